@@ -1,0 +1,1 @@
+"""What keeps one turn from taking too long or too much: the time ladder, deadlines, retries, threads and cancelling."""

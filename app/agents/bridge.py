@@ -1,0 +1,149 @@
+"""From a worker thread to the event loop (ARCHITECTURE, the way of one turn, 4; ADR 0003).
+
+The thread appends to a bounded buffer and wakes the loop once per drain, not once per item. What the turn must act on comes
+out of an anyio memory object stream, in batches. A batch of plain deltas may take the short way: while the consumer has
+nothing in hand, the drain callback gives it to `direct`, which saves a task switch for each token of a slow model. Order
+holds because the short way is open only while nothing older is on the long one.
+
+Promises: items come out in the order in which they went in; the end of the thread is the end of the stream, so nothing waits
+for a sentinel; a full buffer blocks the thread; after `close` the thread is freed at its next `put`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import anyio
+
+from app.agents.context import TurnOver
+
+T = TypeVar("T")
+
+
+class Bridge(Generic[T]):
+    """One producer thread (or several), one consumer on the loop.
+
+    `direct(items)` takes a beginning of `items` and returns how many; it runs on the loop and must not block. `max_items` is
+    how many items may wait before `put` blocks.
+    """
+
+    def __init__(self, *, direct: Callable[[Sequence[T]], int] | None = None, max_items: int = 1024) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._direct = direct
+        self._max_items = max_items
+        self._send, self._receive = anyio.create_memory_object_stream[list[T]](math.inf)
+        self._room = threading.Condition()
+        self._buffer: deque[T] = deque()
+        self._waiting = 0
+        self._scheduled = False
+        self._closed = False
+        self._in_hand = 0
+        # Items in the stream or in the consumer's hand: not zero from the moment they are sent, since a receiver that waits
+        # gets a batch before its task runs again.
+        self._on_long_way = 0
+        self._producer_done = False
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<Bridge waiting={self._waiting} in_hand={self._in_hand} closed={self._closed}>"
+
+    # -- the thread's side
+
+    def put(self, item: T) -> None:
+        """Hand over one item; blocks while the buffer is full.
+
+        Raises:
+            TurnOver: the turn has ended or was cancelled; nothing more is taken.
+        """
+        with self._room:
+            while self._waiting >= self._max_items and not self._closed:
+                self._room.wait()
+            if self._closed:
+                raise TurnOver
+            self._buffer.append(item)
+            self._waiting += 1
+            if self._scheduled:
+                return
+            self._scheduled = True
+        self._wake(self._drain)
+
+    def work(self, produce: Callable[[], None]) -> None:
+        """Run `produce` in this thread; however it ends, the stream ends with it. Never raises."""
+        error: BaseException | None = None
+        try:
+            produce()
+        except BaseException as failure:
+            error = failure
+        self._wake(self._finish, error)
+
+    def _wake(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            # The loop is gone: the process is stopping and nobody listens any more.
+            self._closed = True
+
+    # -- the loop's side
+
+    async def next_batch(self) -> list[T] | None:
+        """The next items that were not taken the short way; None at the end of the thread.
+
+        Raises:
+            BaseException: what ended the thread, after everything that it handed over before.
+        """
+        self._release(self._in_hand)
+        self._on_long_way -= self._in_hand
+        self._in_hand = 0
+        try:
+            batch = await self._receive.receive()
+        except anyio.EndOfStream:
+            if self._error is not None:
+                raise self._error from None
+            return None
+        self._in_hand = len(batch)
+        return batch
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take nothing more: the producer's next `put` raises, what is still held is dropped, the consumer sees the end."""
+        with self._room:
+            self._closed = True
+            self._buffer.clear()
+            self._room.notify_all()
+        if not self._producer_done:
+            self._producer_done = True
+            self._error = error
+            self._send.close()
+
+    def _drain(self) -> None:
+        with self._room:
+            self._scheduled = False
+            if self._closed:
+                return
+            items = list(self._buffer)
+            self._buffer.clear()
+        taken = 0
+        if self._direct is not None and self._on_long_way == 0:
+            taken = self._direct(items)
+            self._release(taken)
+        if taken < len(items) and not self._producer_done:
+            self._on_long_way += len(items) - taken
+            self._send.send_nowait(items[taken:])
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._buffer:
+            self._drain()
+        if not self._producer_done:
+            self._producer_done = True
+            self._error = error
+            self._send.close()
+
+    def _release(self, count: int) -> None:
+        if count:
+            with self._room:
+                self._waiting -= count
+                self._room.notify_all()

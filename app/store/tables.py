@@ -1,7 +1,7 @@
 """The tables. `migrations/` creates the same; a test holds one against the other.
 
-Ids are text (`app.ids`), moments are epoch milliseconds, documents are JSON text encoded by msgspec. A time column ends in
-`_at`. No table is read by a model or a tool while a transaction is open.
+Ids are text (`app.ids`), moments are epoch milliseconds, documents are JSON text encoded by msgspec. A time column ends
+in `_at`. No table is read by a model or a tool while a transaction is open.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ messages = Table(
     # user messages: `complete`; replies: complete, partial, cancelled, apology
     Column("status", Text, nullable=False),
     Column("text", Text, nullable=False),
-    # JSON. For a reply: blocks, tools, extras, reasoning, approvals, terminal, last_seq, epoch (the content of a snapshot).
+    # JSON. For a reply: blocks, tools, extras, reasoning, approvals, terminal, last_seq, epoch (what a snapshot holds).
     # For a user's message: the parts of the input.
     Column("content", Text, nullable=False),
     # JSON: what the model is shown of this message, in Chat Completions form; NULL for nothing.

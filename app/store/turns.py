@@ -1,0 +1,176 @@
+"""Turns: their order within a conversation, who runs them, and how they ended.
+
+A turn changes hands by `claim`, which raises its epoch; writes that name the epoch they believe in (`if_epoch`) change
+nothing once another process has taken over (E7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import insert as insert_into
+from sqlalchemy import update as update_table
+from sqlalchemy.engine import RowMapping
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.store.columns import from_json, to_json, to_text
+from app.store.tables import conversations
+from app.store.tables import turns as table
+
+TurnStatus = Literal["queued", "running", "waiting", "ended", "done"]
+OPEN: tuple[TurnStatus, ...] = ("queued", "running", "waiting")
+_JSON = frozenset({"input", "metadata", "terminal"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRow:
+    """One turn as it is stored. Moments are epoch milliseconds; `terminal` is the terminal event once there is one."""
+
+    id: str
+    conversation_id: str
+    user_id: str
+    tenant: str = ""
+    message_id: str
+    user_message_id: str
+    profile: str
+    input: str | list[dict[str, Any]]
+    metadata: dict[str, Any] | None = None
+    on_disconnect: str = "continue"
+    place: int
+    status: TurnStatus
+    epoch: int = 1
+    owner: str | None = None
+    cancel_requested: bool = False
+    received: bool = False
+    created_at: int
+    started_at: int | None = None
+    deadline_at: int | None = None
+    ended_at: int | None = None
+    last_seq: int = 0
+    terminal: dict[str, Any] | None = None
+
+
+async def insert(conn: AsyncConnection, row: TurnRow) -> None:
+    """Store a new turn.
+
+    Raises:
+        app.store.errors.Conflict: the id is taken, or the conversation is not there.
+    """
+    await conn.execute(insert_into(table).values(_encoded(asdict(row))))
+
+
+async def get(conn: AsyncConnection, id: str) -> TurnRow | None:
+    """The turn, whoever owns it; the caller compares user and tenant."""
+    row = (await conn.execute(select(table).where(table.c.id == to_text(id)))).mappings().first()
+    return None if row is None else _turn(row)
+
+
+async def update(conn: AsyncConnection, id: str, *, if_epoch: int | None = None, **columns: object) -> bool:
+    """Whether the turn is there (and, with `if_epoch`, still in that epoch) and the named `columns` were set.
+
+    Values are as in `TurnRow`; JSON columns are encoded here.
+    """
+    where: list[ColumnElement[bool]] = [table.c.id == id]
+    if if_epoch is not None:
+        where.append(table.c.epoch == if_epoch)
+    return (await conn.execute(update_table(table).where(*where).values(_encoded(columns)))).rowcount == 1
+
+
+async def next_place(conn: AsyncConnection, conversation_id: str) -> int:
+    """The place of the next turn of the conversation, from 1.
+
+    The conversation stays locked until the transaction ends, so that two processes never give out the same place.
+    """
+    lock = select(conversations.c.id).where(conversations.c.id == conversation_id).with_for_update(key_share=True)
+    await conn.execute(lock)
+    last = await conn.scalar(select(func.max(table.c.place)).where(table.c.conversation_id == conversation_id))
+    return int(last or 0) + 1
+
+
+async def open_in_conversation(conn: AsyncConnection, conversation_id: str) -> list[TurnRow]:
+    """The turns that have not ended (queued, running, waiting), in order of place; the first is the one to run."""
+    return await _all(conn, table.c.conversation_id == conversation_id, table.c.status.in_(OPEN))
+
+
+async def unsettled_in_conversation(conn: AsyncConnection, conversation_id: str) -> list[TurnRow]:
+    """The open turns and those that have ended but whose message is not saved, in order of place (H4)."""
+    return await _all(conn, table.c.conversation_id == conversation_id, table.c.status != "done")
+
+
+async def left_behind(conn: AsyncConnection, owner: str) -> list[TurnRow]:
+    """Every turn that is not done and not owned by `owner`, in the order of acceptance.
+
+    Among them may be turns of living processes: whether an owner lives is for the caller to know.
+    """
+    return await _all(conn, table.c.status != "done", or_(table.c.owner.is_(None), table.c.owner != owner))
+
+
+async def claim(conn: AsyncConnection, id: str, *, owner: str, epoch_from: int) -> bool:
+    """Whether `owner` has the turn now, in epoch `epoch_from + 1`. False when somebody else was first, or it is done."""
+    taken = update_table(table).where(table.c.id == id, table.c.epoch == epoch_from, table.c.status != "done")
+    return (await conn.execute(taken.values(owner=owner, epoch=epoch_from + 1))).rowcount == 1
+
+
+async def end(
+    conn: AsyncConnection, id: str, *, epoch: int, terminal: dict[str, Any], last_seq: int, ended_at: int
+) -> bool:
+    """Whether this is now the turn's stored ending: status `ended`. False when it has one, or is in another epoch (E1)."""
+    first = update_table(table).where(table.c.id == id, table.c.epoch == epoch, table.c.terminal.is_(None))
+    ending = first.values(status="ended", terminal=to_json(terminal), last_seq=last_seq, ended_at=ended_at)
+    return (await conn.execute(ending)).rowcount == 1
+
+
+async def finish(conn: AsyncConnection, id: str, *, epoch: int) -> bool:
+    """Whether the turn of this epoch is done now and owned by nobody; for the transaction that saves its message."""
+    return await update(conn, id, if_epoch=epoch, status="done", owner=None)
+
+
+async def request_cancel(conn: AsyncConnection, id: str) -> bool:
+    """Whether the turn is open and its cancel is on record, now or since before; False when it has ended."""
+    wish = update_table(table).where(table.c.id == id, table.c.status.in_(OPEN)).values(cancel_requested=True)
+    return (await conn.execute(wish)).rowcount == 1
+
+
+async def count_by_status(conn: AsyncConnection) -> dict[TurnStatus, int]:
+    """How many turns there are in each status but `done`; statuses without turns are left out."""
+    found = select(table.c.status, func.count()).where(table.c.status != "done").group_by(table.c.status)
+    return {cast(TurnStatus, status): count for status, count in await conn.execute(found)}
+
+
+async def count_open_of_user(conn: AsyncConnection, *, tenant: str, user_id: str) -> int:
+    """How many turns of this user have not ended."""
+    mine = select(func.count()).where(table.c.tenant == tenant, table.c.user_id == user_id, table.c.status.in_(OPEN))
+    return int(await conn.scalar(mine) or 0)
+
+
+async def cancels_requested(conn: AsyncConnection, owner: str) -> list[str]:
+    """Ids of the open turns of `owner` that somebody, perhaps on another replica, has asked to stop."""
+    asked = select(table.c.id).where(table.c.status.in_(OPEN), table.c.owner == owner, table.c.cancel_requested)
+    return list((await conn.scalars(asked)).all())
+
+
+async def list_page(
+    conn: AsyncConnection, *, tenant: str, limit: int, status: TurnStatus | None = None, before: str | None = None
+) -> list[TurnRow]:
+    """At most `limit` turns of a tenant, newest first, from behind the id `before` (ids rise with time); for admins."""
+    found = select(table).where(table.c.tenant == tenant).order_by(table.c.id.desc()).limit(limit)
+    if status is not None:
+        found = found.where(table.c.status == status)
+    if before is not None:
+        found = found.where(table.c.id < to_text(before))
+    return [_turn(row) for row in (await conn.execute(found)).mappings()]
+
+
+async def _all(conn: AsyncConnection, *where: ColumnElement[bool]) -> list[TurnRow]:
+    found = select(table).where(*where).order_by(table.c.conversation_id, table.c.place, table.c.id)
+    return [_turn(row) for row in (await conn.execute(found)).mappings()]
+
+
+def _encoded(columns: dict[str, object]) -> dict[str, object]:
+    return {name: to_json(v) if name in _JSON and v is not None else v for name, v in columns.items()}
+
+
+def _turn(row: RowMapping) -> TurnRow:
+    return TurnRow(**{name: from_json(value) if name in _JSON else value for name, value in row.items()})

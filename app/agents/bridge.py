@@ -1,12 +1,12 @@
 """From a worker thread to the event loop (ARCHITECTURE, the way of one turn, 4; ADR 0003).
 
-The thread appends to a bounded buffer and wakes the loop once per drain, not once per item. What the turn must act on comes
-out of an anyio memory object stream, in batches. A batch of plain deltas may take the short way: while the consumer has
-nothing in hand, the drain callback gives it to `direct`, which saves a task switch for each token of a slow model. Order
-holds because the short way is open only while nothing older is on the long one.
+The thread appends to a bounded buffer and wakes the loop once per drain, not once per item. What the turn must act on
+comes out of an anyio memory object stream, in batches. A batch of plain deltas may take the short way: while the
+consumer has nothing in hand, the drain callback gives it to `direct`, which saves a task switch for each token of a slow
+model. Order holds because the short way is open only while nothing older is on the long one.
 
-Promises: items come out in the order in which they went in; the end of the thread is the end of the stream, so nothing waits
-for a sentinel; a full buffer blocks the thread; after `close` the thread is freed at its next `put`.
+Promises: items come out in the order in which they went in; the end of the thread is the end of the stream, so nothing
+waits for a sentinel; a full buffer blocks the thread; after `close` the thread is freed at its next `put`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -26,10 +27,10 @@ T = TypeVar("T")
 
 
 class Bridge(Generic[T]):
-    """One producer thread (or several), one consumer on the loop.
+    """Any number of producers, one consumer on the loop.
 
-    `direct(items)` takes a beginning of `items` and returns how many; it runs on the loop and must not block. `max_items` is
-    how many items may wait before `put` blocks.
+    `direct(items)` takes a beginning of `items` and returns how many; it runs on the loop and must not block.
+    `max_items` is how many items may wait before `put` blocks.
     """
 
     def __init__(self, *, direct: Callable[[Sequence[T]], int] | None = None, max_items: int = 1024) -> None:
@@ -43,25 +44,26 @@ class Bridge(Generic[T]):
         self._scheduled = False
         self._closed = False
         self._in_hand = 0
-        # Items in the stream or in the consumer's hand: not zero from the moment they are sent, since a receiver that waits
-        # gets a batch before its task runs again.
+        # Items in the stream or in the consumer's hand: not zero from the moment they are sent, since a receiver that
+        # waits gets a batch before its task runs again.
         self._on_long_way = 0
         self._producer_done = False
         self._error: BaseException | None = None
+        self._answers: set[Future[Any]] = set()
 
     def __repr__(self) -> str:
-        return f"<Bridge waiting={self._waiting} in_hand={self._in_hand} closed={self._closed}>"
+        return f"<Bridge waiting={self._waiting} on_long_way={self._on_long_way} closed={self._closed}>"
 
-    # -- the thread's side
+    # -- the producer's side
 
-    def put(self, item: T) -> None:
-        """Hand over one item; blocks while the buffer is full.
+    def put(self, item: T, *, wait: bool = True) -> None:
+        """Hand over one item, from any thread; blocks while the buffer is full, unless told not to `wait`.
 
         Raises:
             TurnOver: the turn has ended or was cancelled; nothing more is taken.
         """
         with self._room:
-            while self._waiting >= self._max_items and not self._closed:
+            while wait and self._waiting >= self._max_items and not self._closed:
                 self._room.wait()
             if self._closed:
                 raise TurnOver
@@ -72,6 +74,29 @@ class Bridge(Generic[T]):
             self._scheduled = True
         self._wake(self._drain)
 
+    async def put_on_loop(self, item: T) -> None:
+        """`put` for a producer that is a task: lets the loop go round while the buffer is full."""
+        while self._waiting >= self._max_items and not self._closed:
+            await anyio.sleep(0.005)
+        self.put(item, wait=False)
+
+    def wait_for(self, answer: Future[Any]) -> Any:
+        """The result of `answer`, waited for in the producer's thread; the end of the turn ends the wait.
+
+        Raises:
+            TurnOver: the turn has ended.
+            Exception: what the answer is.
+        """
+        with self._room:
+            if self._closed and not answer.done():
+                raise TurnOver
+            self._answers.add(answer)
+        try:
+            return answer.result()
+        finally:
+            with self._room:
+                self._answers.discard(answer)
+
     def work(self, produce: Callable[[], None]) -> None:
         """Run `produce` in this thread; however it ends, the stream ends with it. Never raises."""
         error: BaseException | None = None
@@ -79,7 +104,7 @@ class Bridge(Generic[T]):
             produce()
         except BaseException as failure:
             error = failure
-        self._wake(self._finish, error)
+        self._wake(self.finish, error)
 
     def _wake(self, callback: Callable[..., None], *args: object) -> None:
         try:
@@ -91,10 +116,10 @@ class Bridge(Generic[T]):
     # -- the loop's side
 
     async def next_batch(self) -> list[T] | None:
-        """The next items that were not taken the short way; None at the end of the thread.
+        """The next items that were not taken the short way; None at the end of the producer.
 
         Raises:
-            BaseException: what ended the thread, after everything that it handed over before.
+            BaseException: what ended the producer, after everything that it handed over before.
         """
         self._release(self._in_hand)
         self._on_long_way -= self._in_hand
@@ -108,12 +133,25 @@ class Bridge(Generic[T]):
         self._in_hand = len(batch)
         return batch
 
+    def finish(self, error: BaseException | None = None) -> None:
+        """The producer has ended, with `error` or in order."""
+        if self._buffer:
+            self._drain()
+        self._end(error)
+
     def close(self, error: BaseException | None = None) -> None:
-        """Take nothing more: the producer's next `put` raises, what is still held is dropped, the consumer sees the end."""
+        """Take nothing more: the next `put` raises, what is held is dropped, the consumer sees the end (or `error`)."""
         with self._room:
             self._closed = True
             self._buffer.clear()
+            answers = list(self._answers)
             self._room.notify_all()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(TurnOver())
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         if not self._producer_done:
             self._producer_done = True
             self._error = error
@@ -133,14 +171,6 @@ class Bridge(Generic[T]):
         if taken < len(items) and not self._producer_done:
             self._on_long_way += len(items) - taken
             self._send.send_nowait(items[taken:])
-
-    def _finish(self, error: BaseException | None) -> None:
-        if self._buffer:
-            self._drain()
-        if not self._producer_done:
-            self._producer_done = True
-            self._error = error
-            self._send.close()
 
     def _release(self, count: int) -> None:
         if count:

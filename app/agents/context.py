@@ -79,8 +79,17 @@ class Stage(Protocol):
     def show(self, event: Event) -> None:
         """Add any other event that needs not be durable."""
 
-    async def journal_step(self, message: dict[str, Any], calls: Sequence[OpenCall]) -> None:
-        """Note the assistant's part of a step, so that a crash after it can go forward from it."""
+    def restarted(self, attempt: int, reason: str) -> None:
+        """A model call that had shown nothing is made again."""
+
+    def used(self, input_tokens: int | None, output_tokens: int | None, model: str) -> None:
+        """Tokens of one step; None where the provider told nothing."""
+
+    def journal_step(self, message: dict[str, Any], results: Sequence[ToolResult] = ()) -> None:
+        """Note the assistant's part of a step with its tool calls, and results that are known at once.
+
+        It becomes durable with the first `tool_start` of the step, so that a crash after that can go forward from it.
+        """
 
     async def start_tools(self, events: Sequence[Event]) -> bool:
         """Make `tool_start`s durable, then show them (E4); False when they could not be made so within 2 s."""

@@ -26,6 +26,7 @@ class Speech:
         self._chars = chars
         self._block = block
         self._open = False
+        self._step: list[str] = []
         self._filter = ThinkFilter()
         self._thoughts = SurrogateJoiner()
 
@@ -60,6 +61,12 @@ class Speech:
         for kind, piece in self._filter.flush():
             self._pass_on(kind, piece)
 
+    def take_step_text(self) -> str:
+        """The answer text since the last time it was taken: what one step said."""
+        text = "".join(self._step)
+        self._step = []
+        return text
+
     def boundary(self) -> None:
         """A tool boundary, or the start of a further model call: the next text opens a new block."""
         self.flush()
@@ -85,6 +92,7 @@ class Speech:
             self._block += 1
             self._open = True
         self._chars += min(len(piece), room)
+        self._step.append(piece[:room])
         self._stage.say(self._block, piece[:room])
         if len(piece) > room:
             raise AnswerTooLong

@@ -37,19 +37,19 @@ async def insert(conn: AsyncConnection, row: Approval) -> None:
     await conn.execute(insert_into(table).values({**asdict(row), "comment": to_text_or_none(row.comment)}))
 
 
-async def get(conn: AsyncConnection, id: str) -> Approval | None:
+async def get(conn: AsyncConnection, approval_id: str) -> Approval | None:
     """The approval, whoever's turn it belongs to; the caller checks that."""
-    row = (await conn.execute(select(table).where(table.c.id == to_text(id)))).mappings().first()
+    row = (await conn.execute(select(table).where(table.c.id == to_text(approval_id)))).mappings().first()
     return None if row is None else _approval(row)
 
 
 async def decide(
-    conn: AsyncConnection, id: str, *, decision: Decision, by: str, comment: str | None = None, at: int
+    conn: AsyncConnection, approval_id: str, *, decision: Decision, by: str, comment: str | None = None, at: int
 ) -> Approval | None:
     """The approval after this answer. The first answer wins: a later one changes nothing and sees the first."""
     answer = {"decision": decision, "decided_by": by, "comment": to_text_or_none(comment), "decided_at": at}
-    await conn.execute(update(table).where(table.c.id == id, table.c.decision.is_(None)).values(answer))
-    return await get(conn, id)
+    await conn.execute(update(table).where(table.c.id == approval_id, table.c.decision.is_(None)).values(answer))
+    return await get(conn, approval_id)
 
 
 async def for_turn(conn: AsyncConnection, turn_id: str) -> list[Approval]:

@@ -49,9 +49,11 @@ async def insert(conn: AsyncConnection, row: Conversation) -> None:
     )
 
 
-async def get(conn: AsyncConnection, id: str, *, tenant: str, user_id: str) -> Conversation | None:
+async def get(conn: AsyncConnection, conversation_id: str, *, tenant: str, user_id: str) -> Conversation | None:
     """The conversation, if it is this user's own; None otherwise, whatever the reason (A2)."""
-    found = select(table).where(table.c.id == to_text(id), table.c.tenant == tenant, table.c.user_id == user_id)
+    found = select(table).where(
+        table.c.id == to_text(conversation_id), table.c.tenant == tenant, table.c.user_id == user_id
+    )
     row = (await conn.execute(found)).mappings().first()
     return None if row is None else _conversation(row)
 
@@ -59,7 +61,7 @@ async def get(conn: AsyncConnection, id: str, *, tenant: str, user_id: str) -> C
 async def list_page(
     conn: AsyncConnection, *, tenant: str, user_id: str, limit: int, before: tuple[int, str] | None = None
 ) -> list[Conversation]:
-    """At most `limit` of the user's conversations, newest first, from behind `before`: the last one's `(created_at, id)`."""
+    """At most `limit` of the user's conversations, newest first, from behind `before`, a row's `(created_at, id)`."""
     found = select(table).where(table.c.tenant == tenant, table.c.user_id == user_id)
     if before is not None:
         found = found.where(tuple_(table.c.created_at, table.c.id) < tuple_(before[0], to_text(before[1])))
@@ -67,21 +69,23 @@ async def list_page(
     return [_conversation(row) for row in (await conn.execute(found)).mappings()]
 
 
-async def touch(conn: AsyncConnection, id: str, *, updated_at: int) -> None:
+async def touch(conn: AsyncConnection, conversation_id: str, *, updated_at: int) -> None:
     """Set when something last happened in it; a moment before the stored one changes nothing."""
     await conn.execute(
-        update(table).where(table.c.id == id, table.c.updated_at < updated_at).values(updated_at=updated_at)
+        update(table)
+        .where(table.c.id == conversation_id, table.c.updated_at < updated_at)
+        .values(updated_at=updated_at)
     )
 
 
-async def set_title(conn: AsyncConnection, id: str, *, title: str | None) -> None:
+async def set_title(conn: AsyncConnection, conversation_id: str, *, title: str | None) -> None:
     """Give it another title, or none."""
-    await conn.execute(update(table).where(table.c.id == id).values(title=to_text_or_none(title)))
+    await conn.execute(update(table).where(table.c.id == conversation_id).values(title=to_text_or_none(title)))
 
 
-async def delete(conn: AsyncConnection, id: str) -> bool:
+async def delete(conn: AsyncConnection, conversation_id: str) -> bool:
     """Whether it was there. Its turns, messages, journal, approvals, reactions and tickets go with it."""
-    return (await conn.execute(delete_from(table).where(table.c.id == id))).rowcount == 1
+    return (await conn.execute(delete_from(table).where(table.c.id == conversation_id))).rowcount == 1
 
 
 def _conversation(row: RowMapping) -> Conversation:

@@ -63,9 +63,9 @@ async def key_by_hash(conn: AsyncConnection, key_hash: str) -> ApiKey | None:
     return None if row is None else ApiKey(**row)
 
 
-async def key_by_id(conn: AsyncConnection, id: str) -> ApiKey | None:
+async def key_by_id(conn: AsyncConnection, key_id: str) -> ApiKey | None:
     """The key of a session, also one that is revoked or has expired."""
-    row = (await conn.execute(select(api_keys).where(api_keys.c.id == id))).mappings().first()
+    row = (await conn.execute(select(api_keys).where(api_keys.c.id == key_id))).mappings().first()
     return None if row is None else ApiKey(**row)
 
 
@@ -80,11 +80,11 @@ async def list_keys(conn: AsyncConnection) -> list[ApiKey]:
     return [ApiKey(**row) for row in (await conn.execute(found)).mappings()]
 
 
-async def revoke_key(conn: AsyncConnection, id: str, *, at: int) -> bool:
+async def revoke_key(conn: AsyncConnection, key_id: str, *, at: int) -> bool:
     """Whether the key was good until now. Its browser sessions end with it."""
-    good = update(api_keys).where(api_keys.c.id == id, api_keys.c.revoked_at.is_(None)).values(revoked_at=at)
+    good = update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None)).values(revoked_at=at)
     revoked = (await conn.execute(good)).rowcount == 1
-    await conn.execute(delete(sessions).where(sessions.c.api_key_id == id))
+    await conn.execute(delete(sessions).where(sessions.c.api_key_id == key_id))
     return revoked
 
 

@@ -84,7 +84,7 @@ async def list_transactions(
 async def insert_invoice(
     conn: AsyncConnection,
     *,
-    id: str,
+    invoice_id: str,
     user_id: str,
     customer: str,
     cents: int,
@@ -100,7 +100,7 @@ async def insert_invoice(
         await conn.execute(select(func.pg_advisory_xact_lock(func.hashtext("ledger " + user_id))))
     last = await conn.scalar(select(func.max(table.c.number)).where(table.c.user_id == user_id))
     invoice = Invoice(
-        id=id,
+        id=invoice_id,
         user_id=user_id,
         number=int(last or 0) + 1,
         customer=to_text(customer),

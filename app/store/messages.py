@@ -68,9 +68,9 @@ async def insert(conn: AsyncConnection, row: Message) -> bool:
     return (await conn.execute(new.on_conflict_do_nothing(index_elements=["id"]))).rowcount == 1
 
 
-async def get(conn: AsyncConnection, id: str) -> Message | None:
+async def get(conn: AsyncConnection, message_id: str) -> Message | None:
     """The message, whoever owns its conversation; the caller checks that."""
-    row = (await conn.execute(select(table).where(table.c.id == to_text(id)))).mappings().first()
+    row = (await conn.execute(select(table).where(table.c.id == to_text(message_id)))).mappings().first()
     return None if row is None else _message(row)
 
 

@@ -8,5 +8,5 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 def insert_into(conn: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that can be told what to do when the row is there (`on_conflict_do_nothing`, `on_conflict_do_update`)."""
+    """An INSERT that can be told what to do when the row is there already (`on_conflict_do_…`)."""
     return postgresql.insert(table) if conn.dialect.name == "postgresql" else sqlite.insert(table)

@@ -61,18 +61,18 @@ async def insert(conn: AsyncConnection, row: TurnRow) -> None:
     await conn.execute(insert_into(table).values(_encoded(asdict(row))))
 
 
-async def get(conn: AsyncConnection, id: str) -> TurnRow | None:
+async def get(conn: AsyncConnection, turn_id: str) -> TurnRow | None:
     """The turn, whoever owns it; the caller compares user and tenant."""
-    row = (await conn.execute(select(table).where(table.c.id == to_text(id)))).mappings().first()
+    row = (await conn.execute(select(table).where(table.c.id == to_text(turn_id)))).mappings().first()
     return None if row is None else _turn(row)
 
 
-async def update(conn: AsyncConnection, id: str, *, if_epoch: int | None = None, **columns: object) -> bool:
+async def update(conn: AsyncConnection, turn_id: str, *, if_epoch: int | None = None, **columns: object) -> bool:
     """Whether the turn is there (and, with `if_epoch`, still in that epoch) and the named `columns` were set.
 
     Values are as in `TurnRow`; JSON columns are encoded here.
     """
-    where: list[ColumnElement[bool]] = [table.c.id == id]
+    where: list[ColumnElement[bool]] = [table.c.id == turn_id]
     if if_epoch is not None:
         where.append(table.c.epoch == if_epoch)
     return (await conn.execute(update_table(table).where(*where).values(_encoded(columns)))).rowcount == 1
@@ -107,29 +107,29 @@ async def left_behind(conn: AsyncConnection, owner: str) -> list[TurnRow]:
     return await _all(conn, table.c.status != "done", or_(table.c.owner.is_(None), table.c.owner != owner))
 
 
-async def claim(conn: AsyncConnection, id: str, *, owner: str, epoch_from: int) -> bool:
-    """Whether `owner` has the turn now, in epoch `epoch_from + 1`. False when somebody else was first, or it is done."""
-    taken = update_table(table).where(table.c.id == id, table.c.epoch == epoch_from, table.c.status != "done")
+async def claim(conn: AsyncConnection, turn_id: str, *, owner: str, epoch_from: int) -> bool:
+    """Whether `owner` has the turn now, in epoch `epoch_from + 1`; False when another was first, or it is done."""
+    taken = update_table(table).where(table.c.id == turn_id, table.c.epoch == epoch_from, table.c.status != "done")
     return (await conn.execute(taken.values(owner=owner, epoch=epoch_from + 1))).rowcount == 1
 
 
 async def end(
-    conn: AsyncConnection, id: str, *, epoch: int, terminal: dict[str, Any], last_seq: int, ended_at: int
+    conn: AsyncConnection, turn_id: str, *, epoch: int, terminal: dict[str, Any], last_seq: int, ended_at: int
 ) -> bool:
-    """Whether this is now the turn's stored ending: status `ended`. False when it has one, or is in another epoch (E1)."""
-    first = update_table(table).where(table.c.id == id, table.c.epoch == epoch, table.c.terminal.is_(None))
+    """Whether this is now the turn's stored ending; False when it has one, or is in another epoch (E1)."""
+    first = update_table(table).where(table.c.id == turn_id, table.c.epoch == epoch, table.c.terminal.is_(None))
     ending = first.values(status="ended", terminal=to_json(terminal), last_seq=last_seq, ended_at=ended_at)
     return (await conn.execute(ending)).rowcount == 1
 
 
-async def finish(conn: AsyncConnection, id: str, *, epoch: int) -> bool:
+async def finish(conn: AsyncConnection, turn_id: str, *, epoch: int) -> bool:
     """Whether the turn of this epoch is done now and owned by nobody; for the transaction that saves its message."""
-    return await update(conn, id, if_epoch=epoch, status="done", owner=None)
+    return await update(conn, turn_id, if_epoch=epoch, status="done", owner=None)
 
 
-async def request_cancel(conn: AsyncConnection, id: str) -> bool:
+async def request_cancel(conn: AsyncConnection, turn_id: str) -> bool:
     """Whether the turn is open and its cancel is on record, now or since before; False when it has ended."""
-    wish = update_table(table).where(table.c.id == id, table.c.status.in_(OPEN)).values(cancel_requested=True)
+    wish = update_table(table).where(table.c.id == turn_id, table.c.status.in_(OPEN)).values(cancel_requested=True)
     return (await conn.execute(wish)).rowcount == 1
 
 

@@ -138,8 +138,9 @@ class Writer:
             if job.future.done():
                 continue
             savepoint = None if alone else await conn.begin_nested()
+            limit = asyncio.timeout(OPERATION_LIMIT)
             try:
-                async with asyncio.timeout(OPERATION_LIMIT) as limit:
+                async with limit:
                     job.result = await job.op(conn)
                 if savepoint is not None:
                     await savepoint.commit()

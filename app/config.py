@@ -1,8 +1,8 @@
 """Every setting, its default and the reason for it; and the one door to the environment.
 
 `Settings.load` puts together, the later over the earlier: the defaults below, `earlybyte.toml`, and the environment
-(`EARLYBYTE_<GROUP>__<NAME>`). What cannot be used is refused before anything starts, in one sentence that names the place.
-Secrets are not settings: a setting holds the *name* of the environment variable that has the secret.
+(`EARLYBYTE_<GROUP>__<NAME>`). What cannot be used is refused before anything starts, in one sentence that names the
+place. Secrets are not settings: a setting holds the *name* of the environment variable that has the secret.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Server(Group):
 class Store(Group):
     """`[store]`: where conversations live."""
 
-    # An SQLAlchemy URL. One file needs no server; many replicas need PostgreSQL. A relative path is one of the working directory.
+    # An SQLAlchemy URL. One file needs no server; many replicas need PostgreSQL. A relative path is one of the working
+    # directory.
     url: StoreUrl = "sqlite+aiosqlite:///earlybyte.db"
 
 
@@ -171,8 +172,8 @@ class Profile(Group):
     model: str = ""
     # The endpoint, with or without /v1; None: the provider's own.
     base_url: HttpUrl | None = None
-    # The name of the environment variable that has the key. None: OPENAI_API_KEY or ANTHROPIC_API_KEY at the provider's own
-    # endpoint, and no key at any other, so that a key never goes to a place that it was not meant for.
+    # The name of the environment variable that has the key. None: OPENAI_API_KEY or ANTHROPIC_API_KEY at the provider's
+    # own endpoint, and no key at any other, so that a key never goes to a place that it was not meant for.
     api_key_env: VariableName | None = None
     # The system prompt; None: the model is sent none.
     system: str | None = None
@@ -222,7 +223,7 @@ class Settings(Group):
 
     @classmethod
     def load(cls, path: str | None = None, *, environ: Mapping[str, str] | None = None) -> Self:
-        """The settings from `path` (else `EARLYBYTE_CONFIG`, else `earlybyte.toml` if there is one) and the environment.
+        """The settings from `path` (else `EARLYBYTE_CONFIG`, else `earlybyte.toml`, if there) and the environment.
 
         Raises:
             ConfigError: one sentence that names the file or variable, the key, what is wrong and what is allowed.
@@ -233,7 +234,7 @@ class Settings(Group):
             settings = cls.model_validate(found.values)
         except ValidationError as error:
             raise ConfigError(found.sentence(error, cls)) from None
-        settings._agree()
+        settings._agree()  # noqa: SLF001 - its own
         return settings
 
     def _agree(self) -> None:

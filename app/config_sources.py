@@ -188,7 +188,7 @@ def _guess(name: str, allowed: list[str]) -> str:
 
 
 def _value(text: str, annotation: object) -> object:
-    """The text of a variable as its setting wants it: lists as JSON or comma-separated; empty means None where it may be."""
+    """The text of a variable as its setting wants it: lists as JSON or comma-separated; empty is None where allowed."""
     if get_origin(annotation) is tuple:
         if text.lstrip().startswith("["):
             try:

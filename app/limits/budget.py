@@ -1,7 +1,7 @@
 """The time ladder: every timeout is shorter than the one around it (PROTOCOL 6, B1).
 
-A timeout that outlives the one around it never fires: the outer one kills the work and nobody learns why. So the ladder is
-checked before anything starts, and a broken one is refused with both names, both values and the rule.
+A timeout that outlives the one around it never fires: the outer one kills the work and nobody learns why. So the ladder
+is checked before anything starts, and a broken one is refused with both names, both values and the rule.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def check(timeouts: Timeouts) -> None:
             inside, outside = getattr(timeouts, inner), getattr(timeouts, outer)
             if inside >= outside:
                 raise ConfigError(
-                    f"timeouts.{inner} = {show(inside)} must be shorter than timeouts.{outer} = {show(outside)}: {RULE}."
+                    f"timeouts.{inner} = {show(inside)} must be shorter than "
+                    f"timeouts.{outer} = {show(outside)}: {RULE}."
                 )
 
 

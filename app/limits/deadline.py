@@ -1,4 +1,4 @@
-"""A moment after which a turn is over, on the monotonic clock, so that a changed wall clock moves nothing (PROTOCOL 6)."""
+"""A moment after which a turn is over, on the monotonic clock: a changed wall clock moves nothing (PROTOCOL 6)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Trying again: the one place where a failed call is made anew, so that retries cannot multiply (PROTOCOL 5, X1).
 
 Whether a failure may be tried again is the caller's decision, given as a value. How long to wait is decided here: full
-jitter over an exponential cap, so that clients which failed together do not come back together; a wait that the endpoint
-asked for is kept, and a wait that does not fit into the time left is not begun.
+jitter over an exponential cap, so that clients which failed together do not come back together; a wait that the
+endpoint asked for is kept, and a wait that does not fit into the time left is not begun.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPREAD = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """Whether a call may be made again, and the wait in seconds that the endpoint asked for (None: it asked for none)."""
+    """Whether a call may be made again, and the wait in seconds that the endpoint asked for (None: none)."""
 
     retry: bool
     retry_after: float | None = None
@@ -43,10 +43,10 @@ async def call_with_retries(
 ) -> T:
     """The result of the first attempt that succeeds.
 
-    `call` gets the number of the attempt, from 1. After a failure `may_retry` is asked, once; it must be quick and must not
-    raise. The wait before attempt n + 1 is random between 0 and `min(cap, base * 2**(n-1))` seconds; an asked-for
-    `retry_after` is never undercut, and up to a tenth of it is added. `on_retry` gets the number of the next attempt and
-    the error, before the wait. Nothing is waited for past `remaining()` seconds.
+    `call` gets the number of the attempt, from 1. After a failure `may_retry` is asked, once; it must be quick and must
+    not raise. The wait before attempt n + 1 is random between 0 and `min(cap, base * 2**(n-1))` seconds; an asked-for
+    `retry_after` is never undercut, and up to a tenth of it is added. `on_retry` gets the number of the next attempt
+    and the error, before the wait. Nothing is waited for past `remaining()` seconds.
 
     Raises:
         Exception: the last error as it was, when it may not be tried again, when `attempts` are spent, or when the wait

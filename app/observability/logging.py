@@ -1,7 +1,7 @@
 """One way for every log line: ours and those of uvicorn, alembic, SQLAlchemy and httpx, in one form, without secrets.
 
-JSON lines where a machine reads along, aligned text at a terminal. What is bound with `structlog.contextvars` (`turn_id`)
-is on every line written while it is bound.
+JSON lines where a machine reads along, aligned text at a terminal. What is bound with `structlog.contextvars`
+(`turn_id`) is on every line written while it is bound.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def mask(text: str) -> str:
 def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
     """Send every log line of this process to `stream` (None: standard output), from `level` on.
 
-    Human-readable if the stream is a terminal, else one JSON object a line with `timestamp` (UTC), `level`, `logger` and
-    `event`. May be called again; the last call counts. Commands that print a result log to standard error.
+    Human-readable if the stream is a terminal, else one JSON object a line with `timestamp` (UTC), `level`, `logger`
+    and `event`. May be called again; the last call counts. Commands that print a result log to standard error.
     """
     stream = stream or sys.stdout
     terminal = stream.isatty()

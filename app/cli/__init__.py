@@ -1,0 +1,62 @@
+"""The command line. Every failure that a person can mend is one sentence on standard error, never a trace (PROTOCOL 8).
+
+Exit codes: 0 done; 1 failed; 2 wrong usage or configuration. `chat` has its own, listed in `app.cli.chat`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from app.cli.parser import build
+from app.config import Settings
+from app.errors import ConfigError, EarlybyteError
+from app.limits import budget
+from app.observability.logging import configure, mask
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code.
+
+    `argv` is without the program's name; None takes the process's own.
+    """
+    arguments = build().parse_args(argv)
+    try:
+        settings = Settings.load(arguments.config)
+        budget.check(settings.timeouts)
+        if arguments.command != "serve":
+            # Standard output is for the result.
+            configure("warning", stream=sys.stderr)
+        match arguments.command:
+            case "serve":
+                from app.cli.serve import serve
+
+                return serve(settings)
+            case "chat":
+                from app.cli.chat import chat
+
+                return chat(settings, arguments)
+            case "migrate":
+                from app.cli.upkeep import migrate
+
+                return migrate(settings)
+            case "check":
+                from app.cli.upkeep import check
+
+                return check(settings)
+            case _:
+                from app.cli.keys import keys
+
+                return keys(settings, arguments)
+    except EarlybyteError as error:
+        print(f"earlybyte: {mask(error.message)}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read along has gone; Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -1,0 +1,86 @@
+"""What can be said on the command line, and the help for it."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import metadata
+from typing import NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, without the usage of everything."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"earlybyte: {message[:1].lower()}{message[1:]}; see {self.prog} --help.\n")
+
+
+def build() -> argparse.ArgumentParser:
+    """The parser. Its result has `command`, `config` (a path or None) and what the command takes."""
+    # Accepted before and after the command: SUPPRESS keeps the later parser from undoing what the first has read.
+    shared = _Parser(add_help=False)
+    shared.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="the configuration (default: earlybyte.toml, if there)",
+    )
+    parser = _Parser(
+        prog="earlybyte",
+        description="Runs turns of tool-using AI agents and streams them as typed events.",
+        parents=[shared],
+    )
+    parser.set_defaults(config=None)
+    parser.add_argument("--version", action="version", version=f"earlybyte {metadata.version('earlybyte')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    commands.add_parser("serve", parents=[shared], help="serve the HTTP API and the demo page", description="Serve.")
+
+    chat = commands.add_parser(
+        "chat",
+        parents=[shared],
+        help="send one input and follow the turn",
+        description="Sends one input and follows its turn: the answer on standard output, all else on standard error. "
+        "Exit codes: 0 complete, 3 partial, 130 cancelled, 4 no answer, 5 the service refused or could not be reached.",
+        epilog="Ctrl-C cancels the turn and waits for its end; a second Ctrl-C leaves at once.",
+    )
+    chat.add_argument("text", help="what to say; - reads it from standard input")
+    chat.add_argument(
+        "--url", help="the service (default: the configured address, or one in this process if nothing listens there)"
+    )
+    key = chat.add_mutually_exclusive_group()
+    key.add_argument("--key", help="an API key; other users of this machine can see it, --key-file is better")
+    key.add_argument("--key-file", metavar="FILE", help="a file that has the API key")
+    chat.add_argument("--conversation", metavar="ID", help="go on with this conversation (default: a new one)")
+    chat.add_argument("--profile", metavar="NAME", help="the assistant to talk to")
+    chat.add_argument("--yes", action="store_true", help="approve whatever the assistant asks for")
+
+    commands.add_parser(
+        "migrate",
+        parents=[shared],
+        help="bring the store to this version's schema",
+        description="Brings the store to the schema of this version. `serve` does that by itself for SQLite.",
+    )
+    commands.add_parser(
+        "check",
+        parents=[shared],
+        help="say whether `serve` would start",
+        description="Checks configuration, time ladder and profiles with their tools; opens the store as `serve` would.",
+    )
+
+    keys = commands.add_parser("key", parents=[shared], help="make, list and revoke API keys", description="API keys.")
+    actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    create = actions.add_parser(
+        "create",
+        parents=[shared],
+        help="make a key",
+        description="Makes a key and prints it on standard output, this once; only its hash is stored.",
+    )
+    create.add_argument("--user", required=True, metavar="U", help="whose key it is")
+    create.add_argument("--role", choices=["user", "admin"], default="user", help="what it may do (default: user)")
+    create.add_argument("--tenant", default="", metavar="T", help="the tenant the user belongs to (default: none)")
+    actions.add_parser(
+        "list", parents=[shared], help="list keys, without the keys themselves", description="Lists keys."
+    )
+    revoke = actions.add_parser("revoke", parents=[shared], help="make a key useless", description="Revokes a key.")
+    revoke.add_argument("id", metavar="ID", help="the key's id, as `key list` shows it")
+    return parser

@@ -144,7 +144,8 @@ async def _silently(_attempt: int, _error: Exception) -> None:
 
 
 async def _nothing() -> AsyncIterator[bytes]:
-    for piece in ():
+    pieces: tuple[bytes, ...] = ()
+    for piece in pieces:
         yield piece
 
 

@@ -14,6 +14,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"earlybyte: {message[:1].lower()}{message[1:]}; see {self.prog} --help.\n")
 
 
+def _with_config(default: str | None) -> _Parser:
+    parser = _Parser(add_help=False)
+    parser.add_argument(
+        "--config", metavar="FILE", default=default, help="the configuration (default: earlybyte.toml, if there)"
+    )
+    return parser
+
+
 def build() -> argparse.ArgumentParser:
     """The parser. Its result has `command`, `config` (a path or None) and what the command takes."""
     # Accepted before and after the command: SUPPRESS keeps the later parser from undoing what the first has read.
@@ -27,9 +35,8 @@ def build() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="earlybyte",
         description="Runs turns of tool-using AI agents and streams them as typed events.",
-        parents=[shared],
+        parents=[_with_config(None)],
     )
-    parser.set_defaults(config=None)
     parser.add_argument("--version", action="version", version=f"earlybyte {metadata.version('earlybyte')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
@@ -64,7 +71,7 @@ def build() -> argparse.ArgumentParser:
         "check",
         parents=[shared],
         help="say whether `serve` would start",
-        description="Checks configuration, time ladder and profiles with their tools; opens the store as `serve` would.",
+        description="Checks configuration, time ladder and profiles with their tools, and opens the store.",
     )
 
     keys = commands.add_parser("key", parents=[shared], help="make, list and revoke API keys", description="API keys.")

@@ -1,7 +1,7 @@
 """What a model call yields, whatever its dialect.
 
-Order: any number of `Text`, `Reasoning` and `Alive`; then exactly one `StepEnd`, which is last. A call that fails raises a
-`ProviderError` instead of yielding a `StepEnd`; what was yielded before it stands.
+Order: any number of `Text`, `Reasoning` and `Alive`; then exactly one `StepEnd`, which is last. A call that fails
+raises a `ProviderError` instead of yielding a `StepEnd`; what was yielded before it stands.
 """
 
 from __future__ import annotations

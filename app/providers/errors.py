@@ -9,7 +9,8 @@ class ProviderError(EarlybyteError):
     """The model call failed.
 
     `code` is the provider's code, else its type, else one of ours; `transient` says whether trying again may help (X1);
-    `retry_after` is the wait in seconds that the endpoint asked for, None where it asked for none; `detail` is for the log.
+    `retry_after` is the wait in seconds that the endpoint asked for, None where it asked for none; `detail` is for the
+    log.
     """
 
     code = "provider_error"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app.limits.cancel import Cancel as Cancel
+from app.limits.cancel import Cancel as Cancel  # noqa: PLC0414  # part of the port: given on from here
 from app.providers.chunks import Chunk
 
 
@@ -23,8 +23,9 @@ class ModelRequest(msgspec.Struct, frozen=True):
     """One model call.
 
     `messages` are in Chat Completions form and well-formed (X4): `system`, `user`, `assistant` (with `tool_calls`) and
-    `tool`. An assistant message may carry the private key `_blocks`, `{"dialect": str, "blocks": [...]}`, for the dialect
-    that made it; other dialects must drop it. `user` content is a string or a list of `text` and `image_url` parts.
+    `tool`. An assistant message may carry the private key `_blocks`, `{"dialect": str, "blocks": [...]}`, for the
+    dialect that made it; other dialects must drop it. `user` content is a string or a list of `text` and `image_url`
+    parts.
     """
 
     model: str

@@ -10,9 +10,19 @@ import pytest
 from app.store import conversations, turns
 from app.store.engine import Store
 from app.store.schema import migrate
-from tests.postgres import postgres
+from tests.postgres import PostgresServer, postgres
 
-__all__ = ["anyio_backend", "conversation", "postgres", "sqlite_url", "store", "store_url", "turn"]
+__all__ = [
+    "anyio_backend",
+    "conversation",
+    "postgres",
+    "postgres_store",
+    "postgres_url",
+    "sqlite_url",
+    "store",
+    "store_url",
+    "turn",
+]
 
 
 @pytest.fixture
@@ -26,6 +36,14 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite+aiosqlite:///{tmp_path}/store.db"
 
 
+@pytest.fixture
+async def postgres_url(postgres: PostgresServer, anyio_backend: str) -> str:
+    """A PostgreSQL database with the schema."""
+    url = await postgres.new_database()
+    await migrate(url)
+    return url
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def store_url(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> str:
     """A database of either kind, empty but for its schema (SQLite: not even there)."""
@@ -34,6 +52,16 @@ async def store_url(request: pytest.FixtureRequest, tmp_path: Path, anyio_backen
     url: str = await request.getfixturevalue("postgres").new_database()
     await migrate(url)
     return url
+
+
+@pytest.fixture
+async def postgres_store(postgres_url: str) -> AsyncIterator[Store]:
+    """An open store in PostgreSQL, with two readers."""
+    opened = await Store.open(postgres_url, pool=2)
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 @pytest.fixture
@@ -46,7 +74,9 @@ async def store(store_url: str) -> AsyncIterator[Store]:
         await opened.close()
 
 
-def conversation(name: str = "conv_1", *, user_id: str = "ann", at: int = 1000, **more: object) -> conversations.Conversation:
+def conversation(
+    name: str = "conv_1", *, user_id: str = "ann", at: int = 1000, **more: object
+) -> conversations.Conversation:
     """A conversation of Ann's."""
     values: dict[str, object] = {"id": name, "user_id": user_id, "created_at": at, "updated_at": at} | more
     return conversations.Conversation(**values)  # type: ignore[arg-type]  # each test names columns as it needs

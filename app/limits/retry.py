@@ -40,6 +40,7 @@ async def call_with_retries(
     base: float = 0.5,
     cap: float = 8.0,
     rng: random.Random | None = None,
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
 ) -> T:
     """The result of the first attempt that succeeds.
 
@@ -83,7 +84,7 @@ async def call_with_retries(
         wait=wait,
         stop=spent,
         before_sleep=announce,
-        sleep=anyio.sleep,
+        sleep=sleep,
         reraise=True,
     )
     return await retrying(attempt)

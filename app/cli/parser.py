@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 from importlib import metadata
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -37,7 +39,7 @@ def build() -> argparse.ArgumentParser:
         description="Runs turns of tool-using AI agents and streams them as typed events.",
         parents=[_with_config(None)],
     )
-    parser.add_argument("--version", action="version", version=f"earlybyte {metadata.version('earlybyte')}")
+    parser.add_argument("--version", action="version", version=f"earlybyte {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
     commands.add_parser("serve", parents=[shared], help="serve the HTTP API and the demo page", description="Serve.")
@@ -91,3 +93,12 @@ def build() -> argparse.ArgumentParser:
     revoke = actions.add_parser("revoke", parents=[shared], help="make a key useless", description="Revokes a key.")
     revoke.add_argument("id", metavar="ID", help="the key's id, as `key list` shows it")
     return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("earlybyte")
+    except metadata.PackageNotFoundError:
+        # Run from its source, as in the container image.
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])

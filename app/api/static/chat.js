@@ -55,6 +55,7 @@ export class Chat {
     const view = this.#view(input);
     this.#feed.append(asked.element, view.element);
     this.#scroll.toEnd();
+    this.#composer.focus();
     await this.#start(asked, view, newKey(), this.#visit);
   }
 

@@ -10,7 +10,7 @@ export function h(tag, { on, ...attributes } = {}, ...children) {
     if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
   for (const [name, listener] of Object.entries(on ?? {})) element.addEventListener(name, listener);
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 

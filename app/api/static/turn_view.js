@@ -31,7 +31,7 @@ export class TurnView {
 
   constructor(does) {
     this.#does = does;
-    this.element = h("article", { class: "turn", "aria-label": "Answer", "aria-busy": "true" }, this.#flow, this.#waiting);
+    this.element = h("article", { class: "turn", "aria-label": "Answer", "aria-busy": "true" }, this.#flow, this.#waiting, this.#foot.element);
   }
 
   get text() {
@@ -176,8 +176,9 @@ export class TurnView {
     this.#unsettled = [];
     this.#tokens = null;
     this.ended = false;
-    this.#foot.element.remove();
-    this.#foot = new AnswerFoot();
+    const foot = new AnswerFoot();
+    this.#foot.element.replaceWith(foot.element);
+    this.#foot = foot;
     this.#flow.replaceChildren();
   }
 
@@ -277,7 +278,6 @@ export class TurnView {
     if (terminal.usage) this.#foot.usage({ ...terminal.usage, model: this.#tokens?.model });
     this.#foot.ending(terminal.status, terminal.finish_reason);
     this.#foot.copyable(this.text);
-    this.element.append(this.#foot.element);
   }
 
   #joined() {
@@ -302,7 +302,7 @@ export class TurnView {
     for (const block of this.#blocks.values()) block.element.remove();
     this.#blocks.clear();
     this.#flow.append(h("div", { class: "apology" }, icon("alert"), h("p", {}, words), retryable ? retry : ""));
-    this.element.append(this.#foot.element);
+    this.#foot.element.hidden = true;
   }
 }
 

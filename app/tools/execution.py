@@ -70,20 +70,26 @@ async def run_call(
     it had not begun, or came back after the cancel. `unknown`: it was still running `GRACE_SECONDS` after it.
     """
     run = _Run(tool, ctx, timeout)
-    if cancel.cancelled:
-        return run.cancelled(None)
-    if timeout <= 0:
-        return run.timed_out()
     try:
-        accepted = tool.validate(arguments)
+        if cancel.cancelled:
+            return run.cancelled(None)
+        if timeout <= 0:
+            return run.timed_out()
+        return await _watch(run, tool.validate(arguments), threads, cancel)
     except ToolError as error:
         return run.outcome("error", error.message)
-    loop = asyncio.get_running_loop()
-    ctx.begin_call(run.started + timeout, lambda seconds, fn: _call_later(loop, seconds, fn))
+    finally:
+        ctx.end_call()
+
+
+async def _watch(run: _Run, arguments: dict[str, Any], threads: WorkerThreads, cancel: Cancel) -> ToolOutcome:
+    """Start the function and wait for the first of its end, its time and a cancel."""
+    ctx, loop = run.ctx, asyncio.get_running_loop()
+    ctx.begin_call(run.started + run.timeout, lambda seconds, fn: _call_later(loop, seconds, fn))
     stopped = loop.create_future()
     unlink_stop = cancel.on_cancel(lambda: _set_from_any_thread(loop, stopped))
     unlink_ctx = cancel.on_cancel(ctx.stop_call)
-    task = start(partial(run.work, accepted, threads))
+    task = start(partial(run.work, arguments, threads))
     try:
         await asyncio.wait({task, stopped}, timeout=run.left(), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -105,7 +111,6 @@ async def run_call(
             run.revoke()
             ctx.stop_call()
             give_up(task)
-        ctx.end_call()
 
 
 async def _let_it_come_back(run: _Run, task: asyncio.Task[Ended]) -> None:

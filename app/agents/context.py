@@ -98,7 +98,7 @@ class Stage(Protocol):
         """Show a `tool_end` and journal it with the result; storage trouble does not hold it up."""
 
     async def ask_approval(
-        self, *, call: OpenCall, title: str, prompt: str, arguments: dict[str, Any]
+        self, *, call: OpenCall, title: str, prompt: str, arguments: dict[str, Any] | None
     ) -> tuple[bool, str]:
         """Wait for a person; whether they approved, and the words for the model where they did not."""
 
@@ -128,11 +128,20 @@ class Guards(Protocol):
     ) -> dict[str, Any]:
         """The arguments to call with."""
 
-    async def after_tool(self, *, tool_call_id: str, name: str, status: ToolStatus, result: str) -> str:
+    async def after_tool(
+        self,
+        *,
+        tool_call_id: str,
+        name: str,
+        arguments: dict[str, Any],
+        side_effects: SideEffects,
+        status: ToolStatus,
+        result: str,
+    ) -> str:
         """The result to tell the model."""
 
-    async def on_error(self, where: str, error: BaseException) -> None:
-        """Tell the watchers of an error that was caught."""
+    def on_error(self, where: str, words: str) -> None:
+        """Tell the watchers of an error that was caught; waits for nobody."""
 
 
 class Deadline(Protocol):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from app.errors import ConfigError, EarlybyteError
 from app.events import types
 from app.events.codec import Unknown, from_fields
 from app.ids import new_id
+from app.limits import foreign
 from app.limits.cancel import Cancel
 from app.limits.groups import task_group
 from app.limits.threads import WorkerThreads
@@ -62,24 +64,6 @@ class _ToolRequest:
     name: str
     arguments: dict[str, Any]
     answer: Future[Any] = field(default_factory=Future)
-
-
-class _Strays:
-    """Tasks of async agents that ignored their cancellation; kept so that they are not collected, and counted."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def add(self, task: asyncio.Task[None]) -> None:
-        if not task.done():
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-
-strays = _Strays()
 
 
 def load_agent(spec: str) -> AgentFunction:
@@ -139,7 +123,7 @@ class OwnAgent:
                     self._start_task(bridge, make_context(_asker(bridge, on_loop=True)), group)
                 else:
                     context = make_context(_asker(bridge, on_loop=False))
-                    group.start_soon(self._threads.run, bridge.work, lambda: self._produce(bridge, context))
+                    group.start_soon(self._threads.run, partial(bridge.work, partial(self._produce, bridge, context)))
                 try:
                     while (items := await bridge.next_batch()) is not None:
                         for item in items:
@@ -176,22 +160,15 @@ class OwnAgent:
             raise AgentMisbehaved(f"the agent returned {type(result).__name__}; it must yield text or events")
 
     def _start_task(self, bridge: Bridge[object], context: AgentContext, group: TaskGroup) -> None:
-        async def run() -> None:
-            error: BaseException | None = None
-            try:
-                await self._perform(bridge, context)
-            except BaseException as failure:
-                error = failure
-            bridge.finish(error)
-
-        task = asyncio.get_running_loop().create_task(run(), name=f"agent of {context.turn_id}")
+        """Run an async agent apart: one that swallows its cancellation is given up, not waited for."""
+        task = foreign.start(partial(self._perform, bridge, context))
+        task.add_done_callback(lambda done: bridge.finish(None if done.cancelled() else done.result().error))
 
         async def watch() -> None:
             try:
                 await asyncio.wait([task])
             finally:
-                task.cancel()
-                strays.add(task)
+                foreign.give_up(task)
 
         group.start_soon(watch)
 
@@ -323,4 +300,4 @@ def _asker(bridge: Bridge[object], *, on_loop: bool) -> Callable[[str, dict[str,
     return ask
 
 
-__all__ = ["ALLOWED", "AgentFunction", "AgentMisbehaved", "OwnAgent", "Transient", "load_agent", "strays"]
+__all__ = ["ALLOWED", "AgentFunction", "AgentMisbehaved", "OwnAgent", "Transient", "load_agent"]

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
-import structlog
 
 from app.agents.context import Deadline, Denied, Guards, OpenCall, Stage, ToolResult, TurnOver
-from app.events.types import Event, ToolEnd, ToolStart
+from app.events.types import Event, ToolEnd, ToolStart, ToolStatus
 from app.limits.cancel import Cancel
 from app.limits.groups import task_group
 from app.limits.threads import WorkerThreads
@@ -22,7 +20,6 @@ from app.tools.context import ToolContext
 from app.tools.execution import ToolOutcome, run_call
 from app.tools.tool import Tool
 
-log = structlog.get_logger(__name__)
 _UNKNOWN = "outcome unknown: the service stopped while this was running, so it may or may not have taken effect"
 
 
@@ -118,7 +115,7 @@ class ToolDesk:
             tool = self._tools.get(call.name)
             if call.started and (tool is None or tool.side_effects == "unsafe"):
                 # Begun before a crash: never twice (X2).
-                await self._end(call, ToolOutcome(status="unknown", result=_UNKNOWN), results)
+                await self._end(call, _not_run("unknown", _UNKNOWN), results)
                 continue
             ready = await self._prepare(call, results)
             if ready is None:
@@ -167,20 +164,21 @@ class ToolDesk:
             name=call.name,
             title=tool.title,
             side_effects=tool.side_effects,
-            arguments=tool.redacted(call.arguments or {}),
+            arguments=(shown := tool.redacted(call.arguments or {})),
+            truncated=shown is None,
         )
 
     async def _deny(self, call: OpenCall, words: str, results: dict[str, ToolResult]) -> None:
         # Not durable on purpose: nothing runs, so there is nothing to protect from a second run.
         self._stage.show(self._start(call))
-        await self._end(call, ToolOutcome(status="denied", result=f"not run: {words}"), results)
+        await self._end(call, _not_run("denied", f"not run: {words}"), results)
 
     async def _not_durable(self, call: OpenCall, results: dict[str, ToolResult]) -> None:
         if self._cancel.cancelled:
             return
         self._stage.show(self._start(call))
         words = "not run: the service could not record that it was about to run it; try again later"
-        await self._end(call, ToolOutcome(status="error", result=words), results)
+        await self._end(call, _not_run("error", words), results)
 
     async def _run(self, call: OpenCall, results: dict[str, ToolResult]) -> None:
         tool = self._tools[call.name]
@@ -188,20 +186,15 @@ class ToolDesk:
         timeout = min(own, self._deadline.remaining() - self._limits.reserve)
         outcome = await run_call(
             tool,
-            self._context(tool, call),
+            self._context(call),
             call.arguments or {},
             timeout=timeout,
             threads=self._threads,
             cancel=self._cancel,
         )
-        if outcome.status == "timeout":
-            rung = "tool" if timeout == own else "turn - reserve"
-            log.warning("tool timeout", tool=tool.name, tool_call_id=call.id, rung=rung, timeout=round(timeout, 3))
-        elif outcome.status == "error":
-            log.info("tool error", tool=tool.name, tool_call_id=call.id, error=outcome.result[:300])
         await self._end(call, outcome, results)
 
-    def _context(self, tool: Tool, call: OpenCall) -> ToolContext:
+    def _context(self, call: OpenCall) -> ToolContext:
         caller = self._caller
         return ToolContext(
             turn_id=caller.turn_id,
@@ -209,7 +202,7 @@ class ToolDesk:
             conversation_id=caller.conversation_id,
             user_id=caller.user_id,
             profile=caller.profile,
-            remaining=self._deadline.remaining,
+            idempotency_key=f"{caller.turn_id}:{call.id}",
             emit_sink=self._emit,
         )
 
@@ -218,21 +211,33 @@ class ToolDesk:
         if not self._cancel.cancelled and outcome.status not in ("denied", "unknown"):
             try:
                 told = await self._guards.after_tool(
-                    tool_call_id=call.id, name=call.name, status=outcome.status, result=told
+                    tool_call_id=call.id,
+                    name=call.name,
+                    arguments=call.arguments or {},
+                    side_effects=self._tools[call.name].side_effects,
+                    status=outcome.status,
+                    result=told,
                 )
             except Denied as denied:
                 told = denied.message
         if outcome.status == "error":
-            await self._guards.on_error("tool", RuntimeError(f"{call.name}: {outcome.result[:300]}"))
+            self._guards.on_error(f"tool:{call.name}", outcome.result[:300])
         result = ToolResult(tool_call_id=call.id, status=outcome.status, content=told)
         results[call.id] = result
         event = ToolEnd(
             tool_call_id=call.id,
             status=outcome.status,
             duration_ms=outcome.duration_ms,
-            preview=outcome.preview if told == outcome.result else told,
+            preview=outcome.preview if told == outcome.result else told or None,
             truncated=outcome.truncated,
         )
         await self._stage.end_tool(event, result, told)
 
 
+
+
+def _not_run(status: ToolStatus, words: str) -> ToolOutcome:
+    """The outcome of a call whose function was not entered here."""
+    return ToolOutcome(
+        status=status, result=words, preview=words, truncated=False, duration_ms=0, entered=False, returned=False
+    )

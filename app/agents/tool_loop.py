@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -181,7 +182,7 @@ class ToolLoop:
         async def note(number: int, error: Exception) -> None:
             cause = error.cause if isinstance(error, ModelFailed) else error
             log.warning("model call failed, trying again", attempt=number, error=describe(cause))
-            await self._guards.on_error("model", cause)
+            self._guards.on_error("model", describe(cause))
 
         end = await call_with_retries(
             attempt,
@@ -211,7 +212,7 @@ class ToolLoop:
 
         try:
             async with task_group() as group:
-                group.start_soon(self._threads.run, bridge.work, produce)
+                group.start_soon(self._threads.run, partial(bridge.work, produce))
                 try:
                     while (chunks := await bridge.next_batch()) is not None:
                         end = self._take(watch, chunks) or end

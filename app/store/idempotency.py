@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete as delete_from
+from sqlalchemy import select
 from sqlalchemy import insert as insert_into
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -42,4 +43,10 @@ async def insert(conn: AsyncConnection, row: IdempotencyKey) -> None:
 
 async def delete_older_than(conn: AsyncConnection, ms: int) -> int:
     """How many keys were made before the moment `ms` (epoch milliseconds) and are forgotten now."""
-    return (await conn.execute(delete(table).where(table.c.created_at < ms))).rowcount
+    return (await conn.execute(delete_from(table).where(table.c.created_at < ms))).rowcount
+
+
+async def delete(conn: AsyncConnection, *, tenant: str, user_id: str, key: str) -> None:
+    """Forget one key, so that it may be used again."""
+    forgotten = delete_from(table).where(table.c.tenant == tenant, table.c.user_id == user_id, table.c.key == key)
+    await conn.execute(forgotten)

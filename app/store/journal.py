@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy import delete as delete_from
-from sqlalchemy import insert, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.clock import now_ms
 from app.store.columns import from_json, to_json
 from app.store.errors import Fenced
+from app.store.statements import insert_into
 from app.store.tables import journal as table
 from app.store.tables import turns
 
@@ -29,6 +31,17 @@ class Entry:
     created_at: int
 
 
+_VALUES = ("n", "kind", "body", "created_at")
+# Written once: of all statements this one runs most. The turn is locked (where there are row locks), so that no `claim`
+# can come between the look at its epoch and the commit.
+_APPEND = insert(table).from_select(
+    ["turn_id", "epoch", *_VALUES],
+    select(turns.c.id, turns.c.epoch, *(bindparam(name, type_=table.c[name].type).label(name) for name in _VALUES))
+    .where(turns.c.id == bindparam("of"), turns.c.epoch == bindparam("in"))
+    .with_for_update(read=True),
+)
+
+
 async def append(conn: AsyncConnection, turn_id: str, *, n: int, epoch: int, kind: EntryKind, body: object) -> None:
     """Add the entry `n` in the name of `epoch`.
 
@@ -36,15 +49,8 @@ async def append(conn: AsyncConnection, turn_id: str, *, n: int, epoch: int, kin
         Fenced: the turn is in another epoch, or gone. Nothing is stored, so a paused old owner cannot write on (E7).
         app.store.errors.Conflict: `n` is taken.
     """
-    # Locked (where rows are), so that no `claim` can come between this look at the epoch and the commit.
-    values = (literal(n).label("n"), literal(kind).label("kind"), literal(to_json(body)).label("body"))
-    owned = (
-        select(turns.c.id, turns.c.epoch, *values, literal(now_ms(), table.c.created_at.type).label("created_at"))
-        .where(turns.c.id == turn_id, turns.c.epoch == epoch)
-        .with_for_update(read=True)
-    )
-    entry = insert(table).from_select(["turn_id", "epoch", "n", "kind", "body", "created_at"], owned)
-    if (await conn.execute(entry)).rowcount != 1:
+    entry = {"of": turn_id, "in": epoch, "n": n, "kind": kind, "body": to_json(body), "created_at": now_ms()}
+    if (await conn.execute(_APPEND, entry)).rowcount != 1:
         raise Fenced(f"The turn {turn_id} is no longer in epoch {epoch}.")
 
 
@@ -60,3 +66,27 @@ async def load(conn: AsyncConnection, turn_id: str) -> list[Entry]:
 async def delete(conn: AsyncConnection, turn_id: str) -> None:
     """Forget the entries of a turn; for the transaction that saves its message."""
     await conn.execute(delete_from(table).where(table.c.turn_id == turn_id))
+
+
+async def append_all(conn: AsyncConnection, turn_id: str, *, epoch: int, entries: Sequence[Entry]) -> None:
+    """Add entries in the name of `epoch`; those that are there already stay, so a write may be repeated.
+
+    Raises:
+        Fenced: the turn is in another epoch, or gone. Nothing is stored.
+    """
+    owned = select(turns.c.id).where(turns.c.id == turn_id, turns.c.epoch == epoch).with_for_update(read=True)
+    if (await conn.execute(owned)).first() is None:
+        raise Fenced(f"The turn {turn_id} is no longer in epoch {epoch}.")
+    rows = [
+        {
+            "turn_id": turn_id,
+            "n": entry.n,
+            "epoch": epoch,
+            "kind": entry.kind,
+            "body": to_json(entry.body),
+            "created_at": entry.created_at,
+        }
+        for entry in entries
+    ]
+    new = insert_into(conn, table).on_conflict_do_nothing(index_elements=["turn_id", "n"])
+    await conn.execute(new, rows)

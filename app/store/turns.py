@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 from sqlalchemy import update as update_table
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.store.columns import from_json, to_json, to_text
-from app.store.tables import conversations
+from app.store.tables import conversations, idempotency_keys
 from app.store.tables import turns as table
 
 TurnStatus = Literal["queued", "running", "waiting", "ended", "done"]
@@ -174,3 +175,25 @@ def _encoded(columns: dict[str, object]) -> dict[str, object]:
 
 def _turn(row: RowMapping) -> TurnRow:
     return TurnRow(**{name: from_json(value) if name in _JSON else value for name, value in row.items()})
+
+
+async def resumed(conn: AsyncConnection, turn_id: str, *, epoch: int, deadline_at: int) -> bool:
+    """Whether a turn that waited for an approval is on record as running again, with its moved deadline."""
+    waiting = update_table(table).where(table.c.id == turn_id, table.c.epoch == epoch, table.c.status == "waiting")
+    return (await conn.execute(waiting.values(status="running", deadline_at=deadline_at))).rowcount == 1
+
+
+async def disown(conn: AsyncConnection, turn_id: str, *, epoch: int) -> bool:
+    """Whether the turn of this epoch belongs to nobody now, as it is; the next process takes it over."""
+    return await update(conn, turn_id, if_epoch=epoch, owner=None)
+
+
+async def settle(conn: AsyncConnection, turn_id: str, *, epoch: int, last_seq: int) -> bool:
+    """Whether the turn of this epoch is done, with nothing left of it but its message."""
+    return await update(conn, turn_id, if_epoch=epoch, status="done", owner=None, last_seq=last_seq, input="")
+
+
+async def delete(conn: AsyncConnection, turn_id: str) -> None:
+    """Forget a turn and the idempotency key that started it, as if it had never been asked for."""
+    await conn.execute(delete_from(idempotency_keys).where(idempotency_keys.c.turn_id == turn_id))
+    await conn.execute(delete_from(table).where(table.c.id == turn_id))

@@ -22,14 +22,14 @@ class TurnLog:
     """The events of one turn.
 
     `floor` is the smallest seq that still works as a cursor: the frame after it is here. `ended` says that no frame will
-    follow. `position` is the place in the queue while the turn waits. `over` ends every stream of it without an ending of
-    its own (a drain).
+    follow. `position` is the place in the queue while the turn waits.
     """
 
     def __init__(self, content: TurnContent, *, max_bytes: int = 16 << 20) -> None:
         self.content = content
         self.status: Status = "queued"
         self.floor = content.last_seq
+        self._replaced = 0
         self.ended = False
         self.ended_at: float | None = None
         self.position: int | None = None
@@ -62,6 +62,11 @@ class TurnLog:
     def last_id(self) -> str:
         """The id of the newest frame."""
         return event_id(self.turn_id, self.epoch, self.last_seq)
+
+    @property
+    def attachable_from(self) -> int:
+        """The smallest seq that a new viewer may come with: after a replaced answer, its completion (E2)."""
+        return max(self.floor, self._replaced)
 
     @property
     def readers(self) -> int:
@@ -102,8 +107,9 @@ class TurnLog:
         self.wake()
 
     def drop_before_last(self) -> None:
-        """Forget all but the newest frame, whose seq becomes the smallest cursor (E2, a replaced answer)."""
+        """Forget all but the newest frame, a completion that replaced the answer (E2); who attaches later gets a snapshot."""
         if self._frames:
+            self._replaced = self.last_seq
             newest = self._frames[-1]
             self.floor = self.last_seq - 1
             self._frames = [newest]

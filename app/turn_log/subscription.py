@@ -30,7 +30,7 @@ class Subscription:
         self._position: int | None = None
         self.snapshots = 0
         seq = 0 if cursor is None else seq_of(cursor, turn_id=log.turn_id, epoch=log.epoch)
-        self._seq = -1 if from_snapshot or seq is None or not log.floor <= seq <= log.last_seq else seq
+        self._seq = -1 if from_snapshot or seq is None or not log.attachable_from <= seq <= log.last_seq else seq
 
     def __repr__(self) -> str:
         return f"<Subscription {self._log.turn_id} at {self._seq}>"
@@ -73,12 +73,8 @@ class Subscription:
         """
         log = self._log
         if self._seq < log.floor:
-            if log.last_seq == 0 and self._seq == -1:
-                self._seq = 0
-                return [self._snapshot()]
-            if self._seq != 0 or log.floor > 0 or log.last_seq > 0:
-                self._seq = log.last_seq
-                return [self._snapshot()]
+            self._seq = log.last_seq
+            return [self._snapshot()]
         frames, self._seq = log.after(self._seq, max_bytes)
         if frames:
             return frames

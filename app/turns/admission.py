@@ -1,0 +1,252 @@
+"""Whether a turn may begin: idempotency first, then busy, then capacity, in one short store transaction (F2, H3–H5).
+
+The answer is a value (`Admitted`) or a refusal that leaves nothing behind. Nothing slow happens here: no hook, no model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import anyio
+import msgspec
+import structlog
+
+from app.clock import now_ms
+from app.errors import EarlybyteError, StoreUnavailable
+from app.events.content import TurnContent
+from app.ids import new_id
+from app.store import conversations, idempotency, turns
+from app.store.errors import Conflict
+from app.store.idempotency import IdempotencyKey
+from app.store.turns import TurnRow
+from app.turns.live import LiveTurn
+from app.turns.parts import Parts
+from app.turns.state import Cancelled
+from app.turns.supervisor import DAY_MS, Supervisor
+
+log = structlog.get_logger(__name__)
+# How long the decision may take before the answer is 503 (F2).
+ADMISSION_SECONDS = 2.0
+
+
+class NotFound(EarlybyteError):
+    """There is no such thing, or it is not yours."""
+
+    code = "not_found"
+
+
+class ConversationBusy(EarlybyteError):
+    """Another turn of this conversation is open."""
+
+    code = "conversation_busy"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"The turn {turn_id} of this conversation is open; wait for it, or use on_busy.")
+        self.turn_id = turn_id
+
+
+class KeyReused(EarlybyteError):
+    """This Idempotency-Key was used with another request."""
+
+    code = "idempotency_key_reused"
+
+
+class UnknownProfile(EarlybyteError):
+    """There is no such profile."""
+
+    code = "unknown_profile"
+
+
+class Draining(EarlybyteError):
+    """The service is about to stop; try again in a moment."""
+
+    code = "draining"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnRequest:
+    """What a caller asks for. `user` is (tenant, id); `anonymous` marks the keyless local user, who has no caps."""
+
+    conversation_id: str
+    tenant: str
+    user_id: str
+    anonymous: bool
+    address: str
+    input: str | list[dict[str, Any]]
+    profile: str | None
+    on_busy: Literal["reject", "enqueue", "interrupt"]
+    on_disconnect: Literal["continue", "cancel"]
+    metadata: dict[str, Any] | None
+    idempotency_key: str | None
+    body: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """The turn that answers the request; `fresh` when this request started it."""
+
+    turn_id: str
+    conversation_id: str
+    message_id: str
+    status: str
+    fresh: bool
+
+
+def body_hash(conversation_id: str, body: Any) -> str:
+    """SHA-256 of a request: the body as canonical JSON, so that spelling does not matter, and the conversation."""
+    canonical = msgspec.json.encode([conversation_id, body], order="deterministic")
+    return hashlib.sha256(canonical).hexdigest()
+
+
+async def admit(request: TurnRequest, parts: Parts, supervisor: Supervisor) -> Admitted:
+    """The turn for this request, started or found.
+
+    Raises:
+        NotFound, UnknownProfile, ConversationBusy, KeyReused, Draining, app.turns.capacity.OverCapacity: refused.
+        StoreUnavailable: the decision could not be stored within 2 s.
+    """
+    admission = _Admission(request, parts, supervisor)
+    with anyio.CancelScope(shield=True):
+        try:
+            admitted = await admission.store()
+        except Conflict:
+            # Another replica was first with this key; the second look finds it.
+            admitted = await admission.store()
+    return admitted
+
+
+class _Admission:
+    """One decision, made inside its transaction."""
+
+    def __init__(self, request: TurnRequest, parts: Parts, supervisor: Supervisor) -> None:
+        self._request = request
+        self._parts = parts
+        self._supervisor = supervisor
+        self._turn: LiveTurn | None = None
+
+    async def store(self) -> Admitted:
+        interrupted: list[LiveTurn] = []
+        self._turn = None
+        try:
+            admitted = await self._parts.store.write(
+                lambda conn: self._decide(conn, interrupted), timeout=ADMISSION_SECONDS
+            )
+        except BaseException as error:
+            if self._turn is not None:
+                self._supervisor.withdraw(self._turn)
+                if isinstance(error, StoreUnavailable):
+                    # It may yet be stored: a refused turn leaves nothing behind (H5).
+                    self._supervisor.background(self._undo(self._turn.id))
+            raise
+        for turn in interrupted:
+            self._supervisor.cancel(turn, Cancelled())
+        if self._turn is not None:
+            self._supervisor.start(self._turn)
+            if self._supervisor.is_running(self._turn):
+                return replace(admitted, status="running")
+        return admitted
+
+    async def _decide(self, conn: turns.AsyncConnection, interrupted: list[LiveTurn]) -> Admitted:
+        request = self._request
+        hashed = body_hash(request.conversation_id, request.body)
+        known = await self._known(conn, hashed)
+        if known is not None:
+            return known
+        conversation = await conversations.get(
+            conn, request.conversation_id, tenant=request.tenant, user_id=request.user_id
+        )
+        if conversation is None:
+            raise NotFound(f"There is no conversation {request.conversation_id}.")
+        if self._supervisor.draining:
+            raise Draining
+        profile = request.profile or conversation.profile or "default"
+        assistant = self._parts.assistants.get(profile)
+        if assistant is None:
+            raise UnknownProfile(f"There is no profile called {profile!r}.")
+        open_turns = self._supervisor.open_in(request.conversation_id)
+        if open_turns and request.on_busy == "reject":
+            raise ConversationBusy(open_turns[0].id)
+        if request.on_busy == "interrupt":
+            interrupted.extend(open_turns)
+        user = None if request.anonymous else (request.tenant, request.user_id)
+        self._supervisor.check_capacity(user=user, address=request.address)
+        row = TurnRow(
+            id=new_id("turn"),
+            conversation_id=request.conversation_id,
+            user_id=request.user_id,
+            tenant=request.tenant,
+            message_id=new_id("msg"),
+            user_message_id=new_id("msg"),
+            profile=profile,
+            input=request.input,
+            metadata=request.metadata,
+            on_disconnect=request.on_disconnect,
+            place=await turns.next_place(conn, request.conversation_id),
+            status="queued",
+            owner=self._parts.owner,
+            created_at=now_ms(),
+        )
+        await turns.insert(conn, row)
+        if request.idempotency_key is not None:
+            await idempotency.insert(
+                conn,
+                IdempotencyKey(
+                    tenant=request.tenant,
+                    user_id=request.user_id,
+                    key=request.idempotency_key,
+                    conversation_id=request.conversation_id,
+                    turn_id=row.id,
+                    body_hash=hashed,
+                    created_at=row.created_at,
+                ),
+            )
+        content = TurnContent(
+            turn_id=row.id, conversation_id=row.conversation_id, message_id=row.message_id, profile=profile
+        )
+        # In memory before the commit, so that a repeat in the same batch finds its log.
+        self._turn = LiveTurn(row, assistant, self._parts.logs.open(content), address=request.address)
+        self._supervisor.accept(self._turn)
+        return Admitted(
+            turn_id=row.id,
+            conversation_id=row.conversation_id,
+            message_id=row.message_id,
+            status="queued",
+            fresh=True,
+        )
+
+    async def _known(self, conn: turns.AsyncConnection, hashed: str) -> Admitted | None:
+        """The turn that this key has started, if it has and is not older than a day (H3)."""
+        request = self._request
+        if request.idempotency_key is None:
+            return None
+        key = await idempotency.get(
+            conn, tenant=request.tenant, user_id=request.user_id, key=request.idempotency_key
+        )
+        if key is None:
+            return None
+        row = await turns.get(conn, key.turn_id)
+        if row is None or key.created_at < now_ms() - DAY_MS:
+            await idempotency.delete(conn, tenant=key.tenant, user_id=key.user_id, key=key.key)
+            return None
+        if key.body_hash != hashed:
+            raise KeyReused
+        status = "done" if row.status in ("ended", "done") else row.status
+        return Admitted(
+            turn_id=row.id,
+            conversation_id=row.conversation_id,
+            message_id=row.message_id,
+            status=status,
+            fresh=False,
+        )
+
+    async def _undo(self, turn_id: str) -> None:
+        """Take back a turn that was stored after its request had been refused."""
+        for _ in range(60):
+            try:
+                await self._parts.store.write(lambda conn: turns.delete(conn, turn_id))
+            except StoreUnavailable:
+                await anyio.sleep(1)
+            else:
+                return

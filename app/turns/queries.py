@@ -1,0 +1,97 @@
+"""Read models: what the API shows of turns, from memory while they are here and from the store after that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.events.content import TurnContent
+from app.store import messages, turns
+from app.store.journal import AsyncConnection
+from app.store.turns import TurnRow
+from app.turn_log.log import TurnLog
+from app.turns.admission import NotFound
+from app.turns.live import LiveTurn
+from app.turns.parts import Parts
+from app.turns.supervisor import Supervisor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks."""
+
+    tenant: str
+    user_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTurn:
+    """A turn that the caller may see; `live` while this process runs it."""
+
+    row: TurnRow
+    log: TurnLog
+    live: LiveTurn | None
+
+
+async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supervisor) -> FoundTurn:
+    """The caller's own turn with a log of it.
+
+    A turn that is no longer in memory gets a log without frames, made from its stored message: readers get a snapshot.
+
+    Raises:
+        NotFound: no such turn, or another user's (A2).
+        StoreUnavailable: it is not in memory, and the store does not answer.
+    """
+    live = supervisor.get(turn_id)
+    if live is not None:
+        _check_owner(live.row, caller)
+        return FoundTurn(row=live.row, log=live.log, live=live)
+
+    async def load(conn: AsyncConnection) -> tuple[TurnRow | None, list[messages.Message]]:
+        row = await turns.get(conn, turn_id)
+        return row, await messages.for_turn(conn, turn_id) if row is not None else []
+
+    row, found = await parts.store.read(load)
+    if row is None:
+        raise NotFound(f"There is no turn {turn_id}.")
+    _check_owner(row, caller)
+    log = parts.logs.get(turn_id)
+    if log is None:
+        log = _log_of_stored(row, next((m for m in found if m.role == "assistant"), None))
+    return FoundTurn(row=row, log=log, live=None)
+
+
+def _check_owner(row: TurnRow, caller: Caller) -> None:
+    if (row.tenant, row.user_id) != (caller.tenant, caller.user_id):
+        raise NotFound(f"There is no turn {row.id}.")
+
+
+def _log_of_stored(row: TurnRow, reply: messages.Message | None) -> TurnLog:
+    document: dict[str, Any] = dict(reply.content) if reply is not None else {"terminal": row.terminal}
+    document["last_seq"] = max(row.last_seq, document.get("last_seq", 0))
+    document["epoch"] = row.epoch
+    content = TurnContent.from_document(
+        document,
+        turn_id=row.id,
+        conversation_id=row.conversation_id,
+        message_id=row.message_id,
+        profile=row.profile,
+    )
+    log = TurnLog(content)
+    if row.status in ("ended", "done"):
+        log.end()
+    return log
+
+
+def turn_document(found: FoundTurn) -> dict[str, Any]:
+    """What `GET /v1/turns/{id}` answers: the content of a snapshot, with whole tool outputs."""
+    log, row = found.log, found.row
+    return {
+        "id": row.id,
+        "conversation_id": row.conversation_id,
+        "message_id": row.message_id,
+        "profile": row.profile,
+        "status": log.status,
+        "created_at": row.created_at,
+        **log.content.to_document(),
+    }

@@ -1,0 +1,173 @@
+"""Turns that a dead process left behind: forward where the journal allows it, else settled (PROTOCOL 5, X1, X2).
+
+A turn is taken over by raising its epoch, so that an owner which only slept can write nothing more (E7). What was shown is
+folded from the journal; then one of four ways: a stored ending is completed, a stored cancel is settled, a turn that may go
+on goes on where it was, everything else ends as `recovered`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from app.agents.context import OpenCall, ToolResult
+from app.agents.transcript import Message, calls_of
+from app.clock import now_ms
+from app.events import codec
+from app.events.content import TurnContent
+from app.events.types import Event
+from app.store import approvals, journal, turns
+from app.store.approvals import Approval
+from app.store.journal import Entry
+from app.store.turns import TurnRow
+from app.turns import state
+from app.turns.live import LiveTurn, Recovery
+from app.turns.parts import Parts
+from app.turns.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Left:
+    """One turn as it was left: its row in the new epoch, its journal and its approvals."""
+
+    row: TurnRow
+    entries: list[Entry]
+    approvals: list[Approval]
+
+
+async def recover(parts: Parts, supervisor: Supervisor) -> int:
+    """How many turns were taken over; each is in the supervisor's hands when this returns."""
+    left = await parts.store.write(lambda conn: _claim_all(conn, parts.owner))
+    for one in left:
+        turn = _revive(one, parts)
+        log.info("turn recovered", turn_id=turn.id, was=one.row.status, decided=str(turn.decision.cause or ""))
+        supervisor.accept(turn)
+    for one in left:
+        revived = supervisor.get(one.row.id)
+        if revived is not None:
+            supervisor.start(revived)
+    return len(left)
+
+
+async def _claim_all(conn: journal.AsyncConnection, owner: str) -> list[_Left]:
+    left: list[_Left] = []
+    for row in await turns.left_behind(conn, owner):
+        if not await turns.claim(conn, row.id, owner=owner, epoch_from=row.epoch):
+            continue
+        left.append(
+            _Left(
+                row=replace(row, epoch=row.epoch + 1, owner=owner),
+                entries=await journal.load(conn, row.id),
+                approvals=await approvals.for_turn(conn, row.id),
+            )
+        )
+    return left
+
+
+def _revive(left: _Left, parts: Parts) -> LiveTurn:
+    """The turn in memory again, with its way decided."""
+    row = left.row
+    content = _content(left)
+    turn_log = parts.logs.open(content)
+    assistant = parts.assistants.get(row.profile) or parts.assistants["default"]
+    turn = LiveTurn(row, assistant, turn_log)
+    turn.accepted_at -= max(0.0, (now_ms() - row.created_at) / 1000)
+    if row.status != "queued":
+        turn.recovery = _recovery(left, content)
+        cause = _cause(left, turn, content, reserve=parts.settings.timeouts.reserve)
+        if cause is not None:
+            turn.stop(cause)
+    elif row.cancel_requested:
+        turn.stop(state.Cancelled())
+    for approval in left.approvals:
+        if approval.decision in ("approve", "deny"):
+            turn.answer(approval.id, approval.decision, approval.decided_by or "", approval.comment)
+    return turn
+
+
+def _cause(left: _Left, turn: LiveTurn, content: TurnContent, *, reserve: float) -> state.Cause | None:
+    """Why the turn must end now; None when it may go forward."""
+    row = left.row
+    if row.terminal is not None:
+        return state.Stored(row.terminal)
+    if row.cancel_requested:
+        return state.Cancelled()
+    if row.profile != turn.assistant.name:
+        return state.Recovered()
+    waits = row.status == "waiting"
+    if not waits and row.deadline_at is not None and row.deadline_at - now_ms() <= reserve * 1000:
+        return state.Recovered()
+    if turn.assistant.agent is not None:
+        # A user's own agent cannot be entered in the middle; it is started again only where nothing was seen or done.
+        fresh = not content.visible and not content.tool_begun
+        return None if fresh and turn.assistant.profile.restartable else state.Recovered()
+    # Something visible of a model call that did not end: it cannot be made again.
+    return state.Recovered() if _shown_since_last_step(left, content) else None
+
+
+def _shown_since_last_step(left: _Left, content: TurnContent) -> bool:
+    """Whether text came after the last step that is on record."""
+    seen_step = -1
+    for place, entry in enumerate(left.entries):
+        if entry.kind == "step":
+            seen_step = place
+    later = [e for entry in left.entries[seen_step + 1 :] if entry.kind == "events" for e in entry.body]
+    return any(event["type"] == "text_delta" for event in later)
+
+
+def _content(left: _Left) -> TurnContent:
+    """What was shown, folded from the journal."""
+    row = left.row
+    content = TurnContent(
+        turn_id=row.id,
+        conversation_id=row.conversation_id,
+        message_id=row.message_id,
+        profile=row.profile,
+        epoch=row.epoch,
+    )
+    if row.status != "queued":
+        # turn_started is not in the journal, and has the first number.
+        content.last_seq = 1
+    for entry in left.entries:
+        if entry.kind == "events":
+            for fields in entry.body:
+                event = codec.from_fields(fields)
+                if isinstance(event, Event):
+                    content.apply(event)
+        elif entry.kind == "result":
+            content.outputs[entry.body["tool_call_id"]] = entry.body["content"]
+    content.last_seq = max(content.last_seq, row.last_seq)
+    return content
+
+
+def _recovery(left: _Left, content: TurnContent) -> Recovery:
+    steps: list[tuple[Message, dict[str, ToolResult]]] = []
+    for entry in left.entries:
+        body: dict[str, Any] = entry.body
+        if entry.kind == "step":
+            steps.append((body, {}))
+        elif entry.kind == "result":
+            for message, results in steps:
+                if any(call["id"] == body["tool_call_id"] for call in message.get("tool_calls") or []):
+                    results[body["tool_call_id"]] = ToolResult(**body)
+    open_calls: list[OpenCall] = []
+    if steps:
+        message, results = steps[-1]
+        asked = {a["tool_call_id"]: a["approval_id"] for a in content.approvals.values() if "decision" not in a}
+        open_calls = [
+            OpenCall(
+                id=call.id,
+                name=call.name,
+                arguments=call.arguments,
+                started=call.id in content.tools,
+                approval_id=asked.get(call.id),
+            )
+            for call in calls_of(message)
+            if call.id not in results
+        ]
+    next_n = max((entry.n for entry in left.entries), default=0) + 1
+    return Recovery(steps=steps, open_calls=open_calls, step=len(steps), next_n=next_n)

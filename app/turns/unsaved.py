@@ -1,0 +1,97 @@
+"""Answers that are out but not stored: kept in memory, known to the next turn, saved by the sweeper when the store is back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from app.errors import EarlybyteError, StoreUnavailable
+from app.store import conversations, journal, messages, turns
+from app.store.engine import Store
+from app.store.errors import Conflict
+from app.store.messages import Message
+
+log = structlog.get_logger(__name__)
+
+
+class ConversationGone(EarlybyteError):
+    """The conversation was deleted, so there is nowhere to save its message."""
+
+    code = "conversation_deleted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save:
+    """Everything that one settled turn has to store, in one transaction; it may be tried any number of times."""
+
+    turn_id: str
+    conversation_id: str
+    epoch: int
+    user_message: Message | None
+    reply: Message
+    terminal: dict[str, object]
+    last_seq: int
+
+    async def write(self, conn: journal.AsyncConnection) -> None:
+        """Store the messages and settle the turn."""
+        if self.user_message is not None:
+            await messages.insert(conn, self.user_message)
+        await messages.insert(conn, self.reply)
+        await turns.end(
+            conn,
+            self.turn_id,
+            epoch=self.epoch,
+            terminal=self.terminal,
+            last_seq=self.last_seq,
+            ended_at=self.reply.created_at,
+        )
+        await turns.settle(conn, self.turn_id, epoch=self.epoch, last_seq=self.last_seq)
+        await journal.delete(conn, self.turn_id)
+        await conversations.touch(conn, self.conversation_id, updated_at=self.reply.created_at)
+
+
+class Unsaved:
+    """The saves that are still owed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._saves: dict[str, Save] = {}
+
+    def __len__(self) -> int:
+        return len(self._saves)
+
+    def add(self, save: Save) -> None:
+        """Keep a save until it succeeds."""
+        self._saves[save.turn_id] = save
+
+    def of_conversation(self, conversation_id: str) -> list[Save]:
+        """What is owed to one conversation, oldest first."""
+        return [save for save in self._saves.values() if save.conversation_id == conversation_id]
+
+    def message(self, message_id: str) -> Message | None:
+        """A reply that is owed, by its id."""
+        return next((save.reply for save in self._saves.values() if save.reply.id == message_id), None)
+
+    async def write(self, save: Save, *, timeout: float) -> None:
+        """Store one save now.
+
+        Raises:
+            StoreUnavailable: not within `timeout` seconds.
+            ConversationGone: the conversation does not exist any more.
+        """
+        try:
+            await self._store.write(save.write, timeout=timeout)
+        except Conflict as error:
+            raise ConversationGone from error
+
+    async def sweep(self) -> None:
+        """Try again to store what is owed."""
+        for save in list(self._saves.values()):
+            try:
+                await self.write(save, timeout=5.0)
+            except StoreUnavailable:
+                return
+            except ConversationGone:
+                log.info("message dropped: its conversation was deleted", turn_id=save.turn_id)
+            del self._saves[save.turn_id]

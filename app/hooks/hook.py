@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Literal, TypeGuard, get_args
 
 from app.errors import ConfigError
@@ -30,12 +31,13 @@ class HookFailure(Exception):
     """A hook did not do what a hook may do; says what, in words for the log."""
 
 
-class _Unset:
-    def __repr__(self) -> str:
-        return "left out"
+class _Unset(Enum):
+    """What was not given. An enum, since a copy of a member is the member."""
+
+    UNSET = "left out"
 
 
-_UNSET = _Unset()
+_UNSET = _Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,13 @@ def test_decorated_function_is_still_a_plain_function_for_tests():
     assert add(a=1, b=1) == 2
     assert (add.__name__, add.__doc__) == ("add", "Add.")  # type: ignore[attr-defined]
     assert list(inspect.signature(add).parameters) == ["a", "b"]
-    assert (add.side_effects, add.timeout, add.approval, add.is_async, add.title) == ("unsafe", None, False, False, "Add")
+    assert (add.side_effects, add.timeout, add.approval, add.is_async, add.title) == (
+        "unsafe",
+        None,
+        False,
+        False,
+        "Add",
+    )
 
 
 def test_context_is_found_by_annotation_or_as_a_first_parameter_called_ctx():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -22,11 +23,6 @@ from app.tools import Tool, ToolContext, ToolError, ToolOver, tool
 from app.tools.execution import GRACE_SECONDS, ToolOutcome, run_call
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -119,7 +115,7 @@ async def test_lone_surrogates_do_not_break_the_encoding_of_anything():
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_whatever_a_tool_raises_is_an_outcome_in_one_short_sentence(is_async: bool):
-    """Also what would end the service, the task or the loop (`SystemExit`, `KeyboardInterrupt`, a cancel of its own)."""
+    """Also what would end the service, the task or the loop: `SystemExit`, `KeyboardInterrupt`, a cancel of its own."""
 
     def make(error: BaseException) -> Tool:
         if is_async:
@@ -201,7 +197,7 @@ async def test_arguments_that_do_not_fit_do_not_enter_the_function():
 
 @pytest.mark.parametrize("side_effects", ["none", "idempotent", "unsafe"])
 async def test_deaf_function_times_out_at_once_and_its_thread_is_counted(release: threading.Event, side_effects: Any):
-    """The outcome does not wait; the context is cancelled; only after an unsafe tool is the outcome said to be unknown."""
+    """The outcome does not wait; the context is cancelled; only for an unsafe tool it is said to be unknown."""
     seen: list[ToolContext] = []
 
     @tool(side_effects=side_effects)
@@ -439,7 +435,7 @@ async def test_progress_is_coalesced_and_the_last_one_is_never_lost():
     messages = [event.message for _, event in shown]
     assert messages[0] == "0"
     assert messages[-2:] == ["199", "end"]
-    gaps = [after - before for (before, _), (after, _) in zip(shown, shown[1:], strict=False)]
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(shown)]
     # The very last may come early: the call is over and nothing follows it.
     assert all(gap >= 0.19 for gap in gaps[:-1])
     assert [float(m) for m in messages[:-1] if m] == sorted(float(m) for m in messages[:-1] if m)

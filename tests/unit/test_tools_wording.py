@@ -80,10 +80,16 @@ class Mute(Exception):
         (ValueError("first line\nsecond line"), "ValueError: first line"),
         (ValueError(""), "ValueError"),
         (KeyError("k"), "KeyError: 'k'"),
-        (FileNotFoundError(2, "No such file", "/home/ann/secret/x.txt"), "FileNotFoundError: [Errno 2] No such file: '…'"),
+        (
+            FileNotFoundError(2, "No such file", "/home/ann/secret/x.txt"),
+            "FileNotFoundError: [Errno 2] No such file: '…'",
+        ),
         (RuntimeError("at C:\\Users\\ann\\x.txt now"), "RuntimeError: at … now"),
         (SyntaxError("bad (invoice.py, line 3)"), "SyntaxError: bad (…, line 3)"),
-        (OSError("GET https://host.example/a/b failed, 1/2 done"), "OSError: GET https://host.example/a/b failed, 1/2 done"),
+        (
+            OSError("GET https://host.example/a/b failed, 1/2 done"),
+            "OSError: GET https://host.example/a/b failed, 1/2 done",
+        ),
         (OSError("redis://u:pw@host/0 refused"), "OSError: redis://…host/0 refused"),
         (OSError("header Authorization: Bearer abc.def-1"), "OSError: header Authorization: …"),
         (OSError("key sk-abcdefghijkl wrong"), "OSError: key … wrong"),

@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from app.clock import monotonic
 from app.errors import EarlybyteError
-from app.events.types import Event, SideEffects, ToolStatus
+from app.events.types import Event, SideEffects, ToolEnd, ToolStatus
 from app.limits.cancel import Cancel
 
 
@@ -94,7 +94,7 @@ class Stage(Protocol):
     async def start_tools(self, events: Sequence[Event]) -> bool:
         """Make `tool_start`s durable, then show them (E4); False when they could not be made so within 2 s."""
 
-    async def end_tool(self, event: Event, result: ToolResult, output: str) -> None:
+    async def end_tool(self, event: ToolEnd, result: ToolResult, output: str) -> None:
         """Show a `tool_end` and journal it with the result; storage trouble does not hold it up."""
 
     async def ask_approval(
@@ -102,7 +102,7 @@ class Stage(Protocol):
     ) -> tuple[bool, str]:
         """Wait for a person; whether they approved, and the words for the model where they did not."""
 
-    def set_phase(self, phase: str) -> None:
+    def set_phase(self, phase: Literal["model", "tool"]) -> None:
         """Say what the turn is doing (`model`, `tool`), for heartbeats."""
 
     @property

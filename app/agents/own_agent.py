@@ -232,9 +232,7 @@ class OwnAgent:
     async def _call_tool(self, request: _ToolRequest) -> None:
         call = OpenCall(id=new_id("call"), name=request.name, arguments=request.arguments)
         text = self._speech.take_step_text()
-        self._stage.journal_step(
-            assistant_message(text, [ToolCall(id=call.id, name=call.name, arguments=call.arguments)])
-        )
+        self._stage.journal_step(assistant_message(text, [ToolCall(id=call.id, name=call.name, arguments=call.arguments)]))
         try:
             [result] = await self._desk.run_batch([call])
         except BaseException as error:

@@ -234,8 +234,6 @@ class ToolDesk:
         await self._stage.end_tool(event, result, told)
 
 
-
-
 def _not_run(status: ToolStatus, words: str) -> ToolOutcome:
     """The outcome of a call whose function was not entered here."""
     return ToolOutcome(

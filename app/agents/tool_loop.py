@@ -140,9 +140,7 @@ class ToolLoop:
 
     def _refuse_broken(self, state: LoopState, message: Message) -> None:
         """A batch in which one call is broken runs none of it; the model is told, once."""
-        results = [
-            ToolResult(tool_call_id=call.id, status="error", content=INVALID_ARGUMENTS) for call in calls_of(message)
-        ]
+        results = [ToolResult(tool_call_id=call.id, status="error", content=INVALID_ARGUMENTS) for call in calls_of(message)]
         self._stage.journal_step(message, results)
         state.messages.extend(tool_message(result) for result in results)
         self._speech.boundary()

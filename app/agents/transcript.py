@@ -70,9 +70,7 @@ def tool_message(result: ToolResult) -> Message:
 def calls_of(message: Message) -> list[OpenCall]:
     """The tool calls of an assistant message, arguments parsed."""
     return [
-        OpenCall(
-            id=call["id"], name=call["function"]["name"], arguments=msgspec.json.decode(call["function"]["arguments"])
-        )
+        OpenCall(id=call["id"], name=call["function"]["name"], arguments=msgspec.json.decode(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
 

@@ -55,6 +55,11 @@ class Subscription:
         """How many events have not been taken yet."""
         return self._log.last_seq - max(self._seq, self._log.floor)
 
+    @property
+    def bytes_behind(self) -> int:
+        """How many bytes have not been taken yet."""
+        return self._log.bytes_after(max(self._seq, self._log.floor))
+
     def open(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when there may be something to take."""
         self._wake = wake

@@ -17,7 +17,7 @@ from app.clock import now_ms
 from app.errors import EarlybyteError, StoreUnavailable
 from app.events.content import TurnContent
 from app.ids import new_id
-from app.store import conversations, idempotency, turns
+from app.store import Connection, conversations, idempotency, turns
 from app.store.errors import Conflict
 from app.store.idempotency import IdempotencyKey
 from app.store.turns import TurnRow
@@ -130,9 +130,7 @@ class _Admission:
         interrupted: list[LiveTurn] = []
         self._turn = None
         try:
-            admitted = await self._parts.store.write(
-                lambda conn: self._decide(conn, interrupted), timeout=ADMISSION_SECONDS
-            )
+            admitted = await self._parts.store.write(lambda conn: self._decide(conn, interrupted), timeout=ADMISSION_SECONDS)
         except BaseException as error:
             if self._turn is not None:
                 self._supervisor.withdraw(self._turn)
@@ -148,15 +146,13 @@ class _Admission:
                 return replace(admitted, status="running")
         return admitted
 
-    async def _decide(self, conn: turns.AsyncConnection, interrupted: list[LiveTurn]) -> Admitted:
+    async def _decide(self, conn: Connection, interrupted: list[LiveTurn]) -> Admitted:
         request = self._request
         hashed = body_hash(request.conversation_id, request.body)
         known = await self._known(conn, hashed)
         if known is not None:
             return known
-        conversation = await conversations.get(
-            conn, request.conversation_id, tenant=request.tenant, user_id=request.user_id
-        )
+        conversation = await conversations.get(conn, request.conversation_id, tenant=request.tenant, user_id=request.user_id)
         if conversation is None:
             raise NotFound(f"There is no conversation {request.conversation_id}.")
         if self._supervisor.draining:
@@ -216,14 +212,12 @@ class _Admission:
             fresh=True,
         )
 
-    async def _known(self, conn: turns.AsyncConnection, hashed: str) -> Admitted | None:
+    async def _known(self, conn: Connection, hashed: str) -> Admitted | None:
         """The turn that this key has started, if it has and is not older than a day (H3)."""
         request = self._request
         if request.idempotency_key is None:
             return None
-        key = await idempotency.get(
-            conn, tenant=request.tenant, user_id=request.user_id, key=request.idempotency_key
-        )
+        key = await idempotency.get(conn, tenant=request.tenant, user_id=request.user_id, key=request.idempotency_key)
         if key is None:
             return None
         row = await turns.get(conn, key.turn_id)

@@ -37,9 +37,7 @@ class Durations:
         return sum(self._seconds) / len(self._seconds) if self._seconds else 2.0
 
 
-def check(
-    limits: Limits, *, waiting: int, room: int, of_user: int, of_address: int, recent: Durations
-) -> None:
+def check(limits: Limits, *, waiting: int, room: int, of_user: int, of_address: int, recent: Durations) -> None:
     """Nothing, when a further turn fits.
 
     `room` is the number of free run slots, `waiting` the turns that wait already.

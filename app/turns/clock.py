@@ -12,7 +12,7 @@ from app.limits.deadline import Deadline
 class TurnClock:
     """Calls `expired` once when the turn's time is over. `pause` and `resume` nest."""
 
-    def __init__(self, deadline: Deadline, expired: Callable[[], None]) -> None:
+    def __init__(self, deadline: Deadline, expired: Callable[[], object]) -> None:
         self.deadline = deadline
         self._expired = expired
         self._pauses = 0

@@ -147,5 +147,3 @@ class LiveTurn:
             and self.unwatched_since is not None
             and monotonic() - self.unwatched_since > self.patience
         )
-
-

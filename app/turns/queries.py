@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.events.content import TurnContent
-from app.store import messages, turns
-from app.store.journal import AsyncConnection
+from app.store import Connection, messages, turns
 from app.store.turns import TurnRow
 from app.turn_log.log import TurnLog
 from app.turns.admission import NotFound
@@ -47,7 +46,7 @@ async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supe
         _check_owner(live.row, caller)
         return FoundTurn(row=live.row, log=live.log, live=live)
 
-    async def load(conn: AsyncConnection) -> tuple[TurnRow | None, list[messages.Message]]:
+    async def load(conn: Connection) -> tuple[TurnRow | None, list[messages.Message]]:
         row = await turns.get(conn, turn_id)
         return row, await messages.for_turn(conn, turn_id) if row is not None else []
 

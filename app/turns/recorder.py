@@ -18,7 +18,7 @@ from app.events.codec import encode, to_fields
 from app.events.content import TurnContent
 from app.events.envelope import EventTooLarge, event_id, fit, frame
 from app.events.types import Completion, Event, Notice, ReasoningDelta, Terminal, TextDelta, ToolProgress
-from app.store import journal, turns
+from app.store import Connection, journal, turns
 from app.store.engine import Store
 from app.store.journal import Entry, EntryKind
 from app.turn_log.log import TurnLog
@@ -144,7 +144,7 @@ class Recorder:
         entries = self.entries()
         turn_id, epoch = self.log.turn_id, self.log.epoch
 
-        async def op(conn: journal.AsyncConnection) -> bool:
+        async def op(conn: Connection) -> bool:
             if entries:
                 await journal.append_all(conn, turn_id, epoch=epoch, entries=entries)
             return await turns.end(
@@ -194,5 +194,3 @@ def merged(events: Sequence[Event]) -> list[Event]:
             result.append(event)
     close()
     return result
-
-

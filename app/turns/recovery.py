@@ -18,7 +18,7 @@ from app.clock import now_ms
 from app.events import codec
 from app.events.content import TurnContent
 from app.events.types import Event
-from app.store import approvals, journal, turns
+from app.store import Connection, approvals, journal, turns
 from app.store.approvals import Approval
 from app.store.journal import Entry
 from app.store.turns import TurnRow
@@ -53,7 +53,7 @@ async def recover(parts: Parts, supervisor: Supervisor) -> int:
     return len(left)
 
 
-async def _claim_all(conn: journal.AsyncConnection, owner: str) -> list[_Left]:
+async def _claim_all(conn: Connection, owner: str) -> list[_Left]:
     left: list[_Left] = []
     for row in await turns.left_behind(conn, owner):
         if not await turns.claim(conn, row.id, owner=owner, epoch_from=row.epoch):

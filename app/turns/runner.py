@@ -38,8 +38,8 @@ from app.limits.deadline import Deadline
 from app.limits.groups import task_group
 from app.limits.retry import RetryDecision, call_with_retries
 from app.providers.errors import UpstreamRejected
+from app.store import Connection, turns
 from app.store import messages as stored
-from app.store import turns
 from app.turns import outcome, state
 from app.turns.clock import TurnClock
 from app.turns.guards import TurnGuards
@@ -151,7 +151,7 @@ class _Run:
             turn.decision.decide(cause)
         turn.decision.decide(state.AgentFailed())
         self.recorder.shut = True
-        assert turn.decision.cause is not None  # noqa: S101 - decided by the line above at the latest
+        assert turn.decision.cause is not None
         return turn.decision.cause
 
     def _interrupt(self, scope: anyio.CancelScope) -> None:
@@ -190,7 +190,7 @@ class _Run:
         timeouts, retries = self.parts.settings.timeouts, self.parts.settings.retries
         system = assistant.profile.system
         head = [{"role": "system", "content": system}] if system else []
-        assert assistant.provider is not None  # noqa: S101 - an assistant has a provider or an agent
+        assert assistant.provider is not None
         loop = ToolLoop(
             provider=assistant.provider,
             model=assistant.profile.model,
@@ -287,9 +287,7 @@ class _Run:
 
         return ToolDesk(
             self.turn.assistant.tools,
-            caller=Caller(
-                turn_id=row.id, conversation_id=row.conversation_id, user_id=row.user_id, profile=row.profile
-            ),
+            caller=Caller(turn_id=row.id, conversation_id=row.conversation_id, user_id=row.user_id, profile=row.profile),
             stage=self.stage,
             guards=self.guards,
             deadline=self.clock,
@@ -335,9 +333,7 @@ class _Run:
         """The conversation before this turn, as a model is shown it; the unsaved answers of this process included."""
         row = self.turn.row
         before = 2 * row.place
-        remembered = await self.parts.store.read(
-            lambda conn: stored.history(conn, row.conversation_id, before_place=before)
-        )
+        remembered = await self.parts.store.read(lambda conn: stored.history(conn, row.conversation_id, before_place=before))
         by_turn: dict[str, dict[int, list[Message]]] = {}
         for one in remembered:
             by_turn.setdefault(one.turn_id, {})[one.place] = one.model_messages
@@ -357,7 +353,7 @@ class _Run:
         message = self._user_message()
         deadline_at = self.clock.deadline.wall_ms()
 
-        async def op(conn: turns.AsyncConnection) -> None:
+        async def op(conn: Connection) -> None:
             await stored.insert(conn, message)
             await turns.update(
                 conn,
@@ -498,6 +494,8 @@ class _Run:
         return Save(
             turn_id=row.id,
             conversation_id=row.conversation_id,
+            tenant=row.tenant,
+            user_id=row.user_id,
             epoch=row.epoch,
             user_message=None if self.user_message_saved or not self.received else self._user_message(),
             reply=reply,

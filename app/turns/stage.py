@@ -25,7 +25,7 @@ from app.events.types import (
     Usage,
 )
 from app.ids import new_id
-from app.store import approvals, journal, turns
+from app.store import Connection, approvals, journal, turns
 from app.store.engine import Store
 from app.turns.clock import TurnClock
 from app.turns.live import LiveTurn
@@ -233,7 +233,7 @@ class TurnStage:
             id=event.approval_id, turn_id=self._turn.id, tool_call_id=call.id, expires_at=event.expires_at
         )
 
-        async def op(conn: journal.AsyncConnection) -> None:
+        async def op(conn: Connection) -> None:
             await journal.append_all(conn, self._turn.id, epoch=self._turn.row.epoch, entries=entries)
             await approvals.insert(conn, row)
             await turns.update(conn, self._turn.id, if_epoch=self._turn.row.epoch, status="waiting")
@@ -294,9 +294,7 @@ class TurnStage:
         content = self._recorder.content
         for approval_id, approval in list(content.approvals.items()):
             if "decision" not in approval:
-                self._recorder.record_closing(
-                    ApprovalResolved(approval_id=approval_id, decision="cancelled", by="system")
-                )
+                self._recorder.record_closing(ApprovalResolved(approval_id=approval_id, decision="cancelled", by="system"))
         for call_id, tool in list(content.tools.items()):
             if "status" not in tool:
                 self._recorder.record_closing(ToolEnd(tool_call_id=call_id, status="unknown", duration_ms=0))

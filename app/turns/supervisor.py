@@ -15,7 +15,8 @@ from anyio.abc import TaskGroup
 
 from app.clock import monotonic, now_ms
 from app.errors import EarlybyteError
-from app.store import idempotency, journal, keys
+from app.store import Connection, idempotency, journal, keys
+from app.store.errors import Fenced
 from app.turns import capacity, state
 from app.turns.live import LiveTurn
 from app.turns.parts import Parts
@@ -206,11 +207,11 @@ class Supervisor:
             if not dirty:
                 continue
 
-            async def op(conn: journal.AsyncConnection, dirty: list[tuple[LiveTurn, list[journal.Entry]]] = dirty) -> None:
+            async def op(conn: Connection, dirty: list[tuple[LiveTurn, list[journal.Entry]]] = dirty) -> None:
                 for turn, entries in dirty:
                     try:
                         await journal.append_all(conn, turn.id, epoch=turn.row.epoch, entries=entries)
-                    except journal.Fenced:
+                    except Fenced:
                         log.error("turn taken over by another process", turn_id=turn.id)
                         turn.hand_on()
 
@@ -239,7 +240,7 @@ class Supervisor:
     async def _forget_old(self) -> None:
         now = now_ms()
 
-        async def op(conn: journal.AsyncConnection) -> None:
+        async def op(conn: Connection) -> None:
             await idempotency.delete_older_than(conn, now - DAY_MS)
             await keys.delete_sessions_expired(conn, now)
             await keys.delete_tickets_older_than(conn, now - DAY_MS)
@@ -282,4 +283,3 @@ class Supervisor:
         if turn.id not in self._running:
             self._waiting = [t for t in self._waiting if t is not turn]
             self._turns.pop(turn.id, None)
-

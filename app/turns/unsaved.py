@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from app.errors import EarlybyteError, StoreUnavailable
-from app.store import conversations, journal, messages, turns
+from app.store import Connection, conversations, journal, messages, turns
 from app.store.engine import Store
 from app.store.errors import Conflict
 from app.store.messages import Message
@@ -27,13 +27,15 @@ class Save:
 
     turn_id: str
     conversation_id: str
+    tenant: str
+    user_id: str
     epoch: int
     user_message: Message | None
     reply: Message
     terminal: dict[str, object]
     last_seq: int
 
-    async def write(self, conn: journal.AsyncConnection) -> None:
+    async def write(self, conn: Connection) -> None:
         """Store the messages and settle the turn."""
         if self.user_message is not None:
             await messages.insert(conn, self.user_message)
@@ -69,9 +71,11 @@ class Unsaved:
         """What is owed to one conversation, oldest first."""
         return [save for save in self._saves.values() if save.conversation_id == conversation_id]
 
-    def message(self, message_id: str) -> Message | None:
-        """A reply that is owed, by its id."""
-        return next((save.reply for save in self._saves.values() if save.reply.id == message_id), None)
+    def belongs_to(self, message_id: str, *, tenant: str, user_id: str) -> bool:
+        """Whether this message is owed, and to this user."""
+        return any(
+            save.reply.id == message_id and (save.tenant, save.user_id) == (tenant, user_id) for save in self._saves.values()
+        )
 
     async def write(self, save: Save, *, timeout: float) -> None:
         """Store one save now.

@@ -29,7 +29,7 @@ APOLOGIES: dict[ErrorCode, str] = {
 # The same codes once a tool has begun: asking to try again would risk doing the work twice.
 _AFTER_WORK = "Sorry, I could not finish. Part of the work may have been done, so please check before you ask again."
 
-assert set(APOLOGIES) == set(get_args(ErrorCode)), "every error code needs its words"  # noqa: S101
+assert set(APOLOGIES) == set(get_args(ErrorCode)), "every error code needs its words"
 
 
 def apology(code: ErrorCode, *, retryable: bool, texts: Mapping[str, str]) -> str:

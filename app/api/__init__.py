@@ -1,0 +1,1 @@
+"""The edge: HTTP in, problems and frames out. Routes are thin; what a turn is lives in `app.turns`."""

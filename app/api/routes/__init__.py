@@ -1,0 +1,1 @@
+"""The routes, thin: read the request, ask `app.turns`, shape the answer."""

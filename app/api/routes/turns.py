@@ -1,0 +1,183 @@
+"""Turns: start, look, cancel, approve, tickets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from app.api import documents, schemas
+from app.api.problems import ApprovalClosed, ApprovalConflict, InvalidRequest, TooLarge
+from app.api.service import Asker, Running, Service
+from app.api.streams import attach, check_room, form_of
+from app.clock import now_ms
+from app.errors import StoreUnavailable
+from app.store import Connection, approvals, turns
+from app.turns.admission import Admitted, NotFound, TurnRequest, admit
+from app.turns.queries import FoundTurn, find_turn, turn_document
+
+router = APIRouter(tags=["turns"])
+Id = Annotated[str, Path(max_length=64)]
+
+
+@router.post(
+    "/v1/conversations/{conversation_id}/turns",
+    status_code=202,
+    response_model=schemas.AcceptedTurn,
+    responses=documents.problems(401, 403, 404, 409, 413, 422, 429, 503)
+    | documents.stream("With `Accept: text/event-stream` or `application/x-ndjson`: the turn's events."),
+)
+async def start_turn(
+    request: Request,
+    service: Running,
+    principal: Asker,
+    conversation_id: Id,
+    body: Annotated[schemas.NewTurn, Body()],
+    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+) -> Response:
+    """Start a turn, or attach to the one that the same `Idempotency-Key` started before (H1–H6)."""
+    _check_input(body, service.parts.settings.limits.input_chars)
+    if idempotency_key is not None and (not idempotency_key or not idempotency_key.isprintable()):
+        raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters.")
+    form = form_of(request)
+    if form is not None:
+        check_room(service, principal, request)
+    admitted = await admit(
+        TurnRequest(
+            conversation_id=conversation_id,
+            tenant=principal.tenant,
+            user_id=principal.user_id,
+            anonymous=principal.anonymous,
+            address=service.gate.address(request),
+            input=_given(body),
+            profile=body.profile,
+            on_busy=body.on_busy,
+            on_disconnect=body.on_disconnect,
+            metadata=body.metadata,
+            idempotency_key=idempotency_key,
+            body=body.model_dump(mode="json", exclude_unset=True),
+        ),
+        service.parts,
+        service.supervisor,
+    )
+    if form is not None:
+        found = await find_turn(admitted.turn_id, principal, service.parts, service.supervisor)
+        return attach(service, found, principal, request, form)
+    return _accepted(admitted, service)
+
+
+def _given(body: schemas.NewTurn) -> str | list[dict[str, Any]]:
+    if isinstance(body.input, str):
+        return body.input
+    return [part.model_dump(mode="json", exclude_none=True) for part in body.input]
+
+
+def _check_input(body: schemas.NewTurn, max_chars: int) -> None:
+    if isinstance(body.input, str):
+        chars, empty = len(body.input), not body.input.strip()
+    else:
+        texts = [part.text for part in body.input if isinstance(part, schemas.TextPart)]
+        chars, empty = sum(map(len, texts)), False
+    if chars > max_chars:
+        raise TooLarge(f"The input has {chars} characters; {max_chars} is the most.")
+    if empty:
+        raise InvalidRequest("input: it must not be empty.")
+
+
+def _accepted(admitted: Admitted, service: Service) -> Response:
+    live = service.supervisor.get(admitted.turn_id)
+    status = live.log.status if live is not None and not admitted.fresh else admitted.status
+    body = {
+        "turn_id": admitted.turn_id,
+        "conversation_id": admitted.conversation_id,
+        "message_id": admitted.message_id,
+        "status": status,
+        **documents.urls(admitted.turn_id),
+    }
+    return JSONResponse(body, status_code=202, headers={"Location": f"/v1/turns/{admitted.turn_id}"})
+
+
+@router.get(
+    "/v1/turns/{turn_id}",
+    response_model=schemas.Turn,
+    response_model_exclude_none=True,
+    responses=documents.problems(401, 403, 404, 422, 503),
+)
+async def get_turn(service: Running, principal: Asker, turn_id: Id) -> dict[str, Any]:
+    """The state of a turn and everything so far."""
+    return turn_document(await _find(service, principal, turn_id))
+
+
+@router.post(
+    "/v1/turns/{turn_id}/cancel",
+    response_model=schemas.CancelAnswer,
+    responses=documents.problems(401, 403, 404, 422, 503)
+    | {202: {"model": schemas.CancelAnswer, "description": "It is stopping."}},
+)
+async def cancel_turn(service: Running, principal: Asker, turn_id: Id) -> Response:
+    """Stop a turn; 202 while it is stopping, 200 when it is over already."""
+    found = await _find(service, principal, turn_id)
+    live = found.live
+    stopping = live is not None and live.open
+    if live is not None and stopping and service.supervisor.cancel(live):
+        service.supervisor.background(_store_cancel(service, turn_id))
+    return JSONResponse({"turn_id": turn_id, "status": found.log.status}, status_code=202 if stopping else 200)
+
+
+async def _store_cancel(service: Service, turn_id: str) -> None:
+    try:
+        await service.parts.store.write(lambda conn: turns.request_cancel(conn, turn_id))
+    except StoreUnavailable:
+        # The cancel has won in this process; only a crash before the ending would forget it.
+        return
+
+
+@router.post(
+    "/v1/turns/{turn_id}/approvals/{approval_id}",
+    response_model=schemas.ApprovalResult,
+    responses=documents.problems(401, 403, 404, 409, 413, 422, 503),
+)
+async def answer_approval(
+    service: Running, principal: Asker, turn_id: Id, approval_id: Id, body: Annotated[schemas.ApprovalAnswer, Body()]
+) -> dict[str, str]:
+    """Answer an approval; the same answer again is fine at any time."""
+    found = await _find(service, principal, turn_id)
+    live = found.live
+    answerable = live is not None and live.open and not live.decision.made
+
+    async def op(conn: Connection) -> approvals.Approval | None:
+        row = await approvals.get(conn, approval_id)
+        if row is None or row.turn_id != turn_id or not answerable or row.expires_at <= now_ms():
+            return row
+        return await approvals.decide(
+            conn, approval_id, decision=body.decision, by=principal.user_id, comment=body.comment, at=now_ms()
+        )
+
+    row = await service.parts.store.write(op, timeout=2.0)
+    if row is None or row.turn_id != turn_id:
+        raise NotFound(f"There is no approval {approval_id}.")
+    if row.decision is None or row.decision in ("expired", "cancelled"):
+        raise ApprovalClosed
+    if row.decision != body.decision:
+        raise ApprovalConflict(f"This approval was answered with {row.decision} before.")
+    if live is not None:
+        live.answer(approval_id, row.decision, row.decided_by or principal.user_id, row.comment)
+    return {"approval_id": approval_id, "decision": row.decision}
+
+
+@router.post(
+    "/v1/turns/{turn_id}/tickets",
+    status_code=201,
+    response_model=schemas.Ticket,
+    responses=documents.problems(401, 403, 404, 422, 503),
+)
+async def issue_ticket(service: Running, principal: Asker, turn_id: Id) -> dict[str, Any]:
+    """A ticket for an EventSource to read this one turn as `?ticket=`; it is a secret."""
+    await _find(service, principal, turn_id)
+    ticket = await service.tickets.issue(turn_id, principal)
+    return {"ticket": ticket, "expires_in": 60}
+
+
+async def _find(service: Service, principal: Asker, turn_id: str) -> FoundTurn:
+    return await find_turn(turn_id, principal, service.parts, service.supervisor)

@@ -1,0 +1,269 @@
+"""The open streams of this process: keep-alive, write limits, lag, connection age and drain, from one shared ticker.
+
+A viewer is a cursor on a log and a place in this list; it has no queue of its own, so a slow one costs nothing but its
+cursor (R7). Nothing here depends on anything that a tool or a model can block (F5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import anyio
+import structlog
+
+from app.clock import monotonic
+from app.config import Limits
+from app.errors import EarlybyteError
+from app.events.codec import encode
+from app.events.envelope import frame, line
+from app.events.types import EndReason, Event, Heartbeat, StreamEnd
+from app.limits.budget import Timeouts
+from app.turn_log.subscription import Subscription
+
+log = structlog.get_logger(__name__)
+
+Form = Literal["sse", "ndjson"]
+# A snapshot is written in pieces of this size (F4).
+PIECE_BYTES = 256 << 10
+# What a viewer may be behind, and for how long without coming nearer (R7).
+LAG_EVENTS = 1000
+LAG_BYTES = 256 << 10
+LAG_SECONDS = 10.0
+
+
+class TooManyViewers(EarlybyteError):
+    """There are too many open streams."""
+
+    code = "too_many_viewers"
+
+
+class Viewer:
+    """One open connection that follows a turn, as a sequence of pieces to write."""
+
+    __slots__ = (
+        "_born",
+        "_lag_best",
+        "_lag_since",
+        "_max_age",
+        "_ping_after",
+        "_ping_due",
+        "_rest",
+        "_task",
+        "_woken",
+        "aborted",
+        "address",
+        "closing",
+        "form",
+        "gone",
+        "heartbeat",
+        "last_byte",
+        "on_id",
+        "sending_since",
+        "subscription",
+        "user",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        form: Form,
+        heartbeat: bool,
+        user: tuple[str, str],
+        address: str,
+        timeouts: Timeouts,
+        on_id: Callable[[], None] | None = None,
+    ) -> None:
+        self.subscription = subscription
+        self.form = form
+        self.heartbeat = heartbeat
+        self.user = user
+        self.address = address
+        self.on_id = on_id
+        self.closing: EndReason | None = None
+        self.gone = False
+        self.aborted = False
+        self.sending_since: float | None = None
+        self.last_byte = monotonic()
+        self._born = self.last_byte
+        self._ping_after = timeouts.keep_alive * random.uniform(0.9, 1.1)  # noqa: S311 - jitter, not a secret
+        self._max_age = timeouts.connection_age * random.uniform(0.9, 1.1)  # noqa: S311
+        self._ping_due = False
+        self._rest: list[bytes] = []
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[object] | None = None
+        self._lag_since = 0.0
+        self._lag_best = 0
+
+    def __repr__(self) -> str:
+        return f"<Viewer {self.subscription} {self.closing or ''}>"
+
+    # -- the writing side
+
+    def wake(self) -> None:
+        """There may be something to write."""
+        self._woken.set()
+
+    async def wait(self) -> None:
+        """Until there may be something to write."""
+        await self._woken.wait()
+        self._woken.clear()
+
+    def next(self) -> bytes | None:
+        """The next bytes to write; empty when there are none now, None when the stream is over."""
+        if self._rest:
+            return self._rest.pop(0)
+        if self.gone or self.closing == "done":
+            return None
+        if self.closing != "lagging":
+            frames = self.subscription.take()
+            if frames:
+                return self._written(frames)
+        if self.closing is not None:
+            return self._goodbye(self.closing)
+        if self.subscription.finished:
+            return self._goodbye("done")
+        if self._ping_due:
+            self._ping_due = False
+            return self._keep_alive()
+        return b""
+
+    def _written(self, frames: list[bytes]) -> bytes:
+        if self.on_id is not None and frames[-1].startswith(b"id:"):
+            self.on_id()
+            self.on_id = None
+        if self.form == "ndjson":
+            frames = [line(one) for one in frames]
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        if len(data) > PIECE_BYTES and len(frames) == 1:
+            self._rest = [data[i : i + PIECE_BYTES] for i in range(PIECE_BYTES, len(data), PIECE_BYTES)]
+            return data[:PIECE_BYTES]
+        return data
+
+    def _goodbye(self, reason: EndReason) -> bytes:
+        self.closing = "done"
+        return self.encode(StreamEnd(reason=reason, resume=reason != "done"))
+
+    def _keep_alive(self) -> bytes:
+        if self.form == "ndjson":
+            beat = b" "
+        else:
+            beat = b": ping\n"
+        if not self.heartbeat:
+            return beat
+        turn_log = self.subscription.log
+        elapsed = int((monotonic() - turn_log.phase_since) * 1000)
+        return beat + self.encode(Heartbeat(phase=turn_log.phase, elapsed_ms=elapsed))
+
+    def encode(self, event: Event) -> bytes:
+        """An event about this connection, in its form."""
+        framed = frame(encode(event))
+        return framed if self.form == "sse" else line(framed)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Around one write: the ticker watches how long it takes."""
+        self.sending_since = monotonic()
+        try:
+            yield
+        finally:
+            self.last_byte = monotonic()
+            self.sending_since = None
+
+    def bind(self, task: asyncio.Task[object] | None) -> None:
+        """The task that writes, which an abort interrupts."""
+        self._task = task
+
+    # -- the ticker's side
+
+    def end(self, reason: EndReason) -> None:
+        """End the stream in order, with `stream_end`."""
+        if self.closing is None:
+            self.closing = reason
+            self.wake()
+
+    def tick(self, now: float, timeouts: Timeouts) -> None:
+        """Look after this viewer."""
+        if self.sending_since is not None:
+            if now - self.sending_since > timeouts.viewer_write:
+                self.abort("viewer_write", timeouts.viewer_write)
+            else:
+                self._watch_lag(now)
+            return
+        self._lag_since = 0.0
+        if now - self._born > self._max_age:
+            self.end("rotated")
+        elif now - self.last_byte >= self._ping_after and not self._ping_due:
+            self._ping_due = True
+            self.wake()
+
+    def _watch_lag(self, now: float) -> None:
+        behind = self.subscription.behind
+        if behind <= LAG_EVENTS and self.subscription.bytes_behind <= LAG_BYTES:
+            self._lag_since = 0.0
+        elif not self._lag_since or behind < self._lag_best:
+            self._lag_since, self._lag_best = now, behind
+        elif now - self._lag_since > LAG_SECONDS:
+            self.closing = "lagging"
+            if now - self._lag_since > LAG_SECONDS + 1:
+                self.abort("lag", LAG_SECONDS)
+
+    def abort(self, rung: str, value: float) -> None:
+        """Give up a viewer that takes nothing."""
+        if not self.aborted:
+            self.aborted = True
+            log.info("viewer dropped: timeout", rung=rung, timeout=value, turn_id=self.subscription.log.turn_id)
+            if self._task is not None:
+                self._task.cancel()
+
+
+class Viewers:
+    """All viewers of this process."""
+
+    def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
+        self._limits = limits
+        self.timeouts = timeouts
+        self._viewers: set[Viewer] = set()
+        self.draining = False
+
+    def __repr__(self) -> str:
+        return f"<Viewers {len(self._viewers)}{' draining' if self.draining else ''}>"
+
+    def __len__(self) -> int:
+        return len(self._viewers)
+
+    def __iter__(self) -> Iterator[Viewer]:
+        return iter(list(self._viewers))
+
+    def check_room(self, *, user: tuple[str, str] | None, address: str) -> Literal["user", "address", "service"] | None:
+        """Whose cap a further viewer would break; None when it fits. `user` is None for the keyless local user."""
+        limits = self._limits
+        if len(self._viewers) >= limits.viewers:
+            return "service"
+        if user is not None:
+            if sum(v.user == user for v in self._viewers) >= limits.viewers_per_user:
+                return "user"
+            if sum(v.address == address for v in self._viewers) >= limits.viewers_per_address:
+                return "address"
+        return None
+
+    def add(self, viewer: Viewer) -> None:
+        """A stream has opened."""
+        self._viewers.add(viewer)
+
+    def remove(self, viewer: Viewer) -> None:
+        """A stream is over."""
+        self._viewers.discard(viewer)
+
+    async def run(self) -> None:
+        """The ticker: twenty looks in a keep-alive interval, so that each is on time within its jitter."""
+        interval = min(0.5, max(0.02, self.timeouts.keep_alive / 20))
+        while True:
+            await anyio.sleep(interval)
+            now = monotonic()
+            for viewer in tuple(self._viewers):
+                viewer.tick(now, self.timeouts)

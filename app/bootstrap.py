@@ -1,0 +1,203 @@
+"""Builds each part once, and owns the order of opening and closing.
+
+Opening: tools, hooks and agents (imports), the store, what a dead process left behind; only then requests. Closing: the
+drain lets turns and viewers end while the listener is still open; then the supervisor, the store, the models.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import structlog
+
+from app.agents.own_agent import load_agent
+from app.api.auth import Gate
+from app.api.service import Service
+from app.api.tickets import Tickets
+from app.api.viewers import Viewers
+from app.config import Profile, Settings
+from app.demo import ledger
+from app.errors import ConfigError
+from app.hooks.chain import HookChain
+from app.ids import new_id
+from app.limits import budget
+from app.limits.threads import WorkerThreads
+from app.observability import metrics
+from app.providers.anthropic_messages import AnthropicMessages
+from app.providers.http import UpstreamLimits
+from app.providers.openai_chat import OpenAIChat
+from app.providers.provider import Provider
+from app.store.engine import Store
+from app.tools import process
+from app.tools.registry import load_tools
+from app.turn_log.log import TurnLogs
+from app.turns.assistant import Assistant
+from app.turns.parts import Parts
+from app.turns.recovery import recover
+from app.turns.supervisor import Supervisor
+from app.turns.unsaved import Unsaved
+
+log = structlog.get_logger(__name__)
+# Threads for tools: several calls of one turn run at once.
+_TOOL_THREADS_PER_TURN = 2
+# A full collection over hundreds of thousands of long-lived objects stops the loop for long; see docs/performance.md.
+_GC_THRESHOLDS = (50_000, 20, 20)
+
+
+def preflight(settings: Settings) -> None:
+    """Nothing, when everything that needs no store can be loaded and fits together.
+
+    Raises:
+        ConfigError: one sentence about what does not.
+    """
+    budget.check(settings.timeouts)
+    load_assistants(settings)
+
+
+def load_assistants(settings: Settings) -> dict[str, Assistant]:
+    """Every profile made ready.
+
+    Raises:
+        ConfigError: a module, tool, hook, agent or key that a profile names cannot be used.
+    """
+    threads = WorkerThreads(max(16, settings.limits.turns // 4))
+    assistants = {}
+    for name, profile in settings.profiles.items():
+        tools = load_tools(profile.tools)
+        budget.check_tools([(tool.name, tool.timeout) for tool in tools.values()], settings.timeouts)
+        hooks = HookChain.load([*settings.hooks.modules, *profile.hooks], threads=threads)
+        own = load_agent(profile.agent) if profile.agent is not None else None
+        provider = None if own is not None else _provider(name, profile, settings)
+        assistants[name] = Assistant(name=name, profile=profile, hooks=hooks, tools=tools, provider=provider, agent=own)
+    return assistants
+
+
+def _provider(name: str, profile: Profile, settings: Settings) -> Provider:
+    timeouts = settings.timeouts
+    # The token timeouts are watched from the loop; this one only keeps a thread from blocking for ever.
+    read_timeout = max(timeouts.model_first_token, timeouts.model_between_tokens) + 5.0
+    upstream = UpstreamLimits(read_timeout=read_timeout, upstream_bytes=settings.limits.upstream_bytes)
+    match profile.provider:
+        case "demo":
+            from app.demo.model import DemoModel
+
+            return DemoModel()
+        case "openai":
+            return OpenAIChat(
+                base_url=profile.base_url or "https://api.openai.com/v1",
+                api_key=settings.api_key(profile),
+                limits=upstream,
+            )
+        case "anthropic":
+            return AnthropicMessages(
+                base_url=profile.base_url or "https://api.anthropic.com",
+                api_key=settings.api_key(profile),
+                limits=upstream,
+            )
+    raise ConfigError(f"profiles.{name}: the provider {profile.provider!r} is unknown.")
+
+
+@asynccontextmanager
+async def open_service(settings: Settings) -> AsyncIterator[Service]:
+    """The running service; leaving it closes every part in its order.
+
+    Raises:
+        ConfigError: it cannot run with these settings; one sentence says why.
+    """
+    budget.check(settings.timeouts)
+    assistants = load_assistants(settings)
+    store = await Store.open(settings.store.url)
+    try:
+        keyless = await Gate.decide(store, host=settings.server.host, jwt=settings.auth.jwt)
+        async with anyio.create_task_group() as group:
+            service = _build(settings, assistants, store, keyless=keyless)
+            group.start_soon(service.viewers.run)
+            async with service.supervisor.run(group):
+                count = await recover(service.parts, service.supervisor)
+                if count:
+                    log.info("turns taken over", count=count)
+                _settle_collector()
+                yield service
+            process.kill_all()
+            group.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            for assistant in assistants.values():
+                if assistant.provider is not None:
+                    assistant.provider.close()
+            await store.close()
+
+
+def _build(settings: Settings, assistants: dict[str, Assistant], store: Store, *, keyless: bool) -> Service:
+    limits = settings.limits
+    ledger.bind(store)
+    supervisor: Supervisor
+    parts = Parts(
+        settings=settings,
+        store=store,
+        logs=TurnLogs(log_bytes=limits.log_bytes, logs_bytes=limits.logs_bytes),
+        assistants=assistants,
+        threads=WorkerThreads(limits.turns),
+        tool_threads=WorkerThreads(limits.turns * _TOOL_THREADS_PER_TURN),
+        unsaved=Unsaved(store),
+        background=lambda work: supervisor.background(work),
+        owner=new_id("proc"),
+    )
+    supervisor = Supervisor(parts)
+    viewers = Viewers(limits, settings.timeouts)
+    metrics.watch(
+        viewers=lambda: len(viewers),
+        running=lambda: supervisor.running,
+        waiting=lambda: supervisor.waiting,
+        abandoned=lambda: parts.threads.abandoned + parts.tool_threads.abandoned,
+        unsaved=lambda: len(parts.unsaved),
+    )
+    gate = Gate(
+        store,
+        keyless=keyless,
+        cors_origins=settings.server.cors_origins,
+        trusted_proxies=settings.server.trusted_proxies,
+    )
+    return Service(
+        parts=parts,
+        supervisor=supervisor,
+        gate=gate,
+        tickets=Tickets(store, supervisor.background),
+        viewers=viewers,
+    )
+
+
+async def drain(service: Service) -> None:
+    """Let the service end without cutting anybody off: turns finish or are handed on, viewers get `stream_end`."""
+    if service.draining:
+        return
+    log.info("draining", turns=service.supervisor.running, viewers=len(service.viewers))
+    async with anyio.create_task_group() as group:
+        group.start_soon(service.supervisor.drain, service.parts.settings.timeouts.drain)
+        group.start_soon(_send_viewers_away, service)
+    process.kill_all()
+    log.info("drained")
+
+
+async def _send_viewers_away(service: Service) -> None:
+    """Viewers of turns that run here stay to their end; the others go first."""
+    give_up_at = anyio.current_time() + service.parts.settings.timeouts.drain
+    while len(service.viewers):
+        late = anyio.current_time() > give_up_at
+        for viewer in service.viewers:
+            live = service.supervisor.get(viewer.subscription.log.turn_id)
+            if late or live is None or live.handed_on or not service.supervisor.is_running(live):
+                if not viewer.subscription.log.ended:
+                    viewer.end("draining")
+            if late:
+                viewer.abort("drain", service.parts.settings.timeouts.drain)
+        await anyio.sleep(0.05)
+
+
+def _settle_collector() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)

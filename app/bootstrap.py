@@ -143,7 +143,7 @@ def _build(settings: Settings, assistants: dict[str, Assistant], store: Store, *
         threads=WorkerThreads(limits.turns),
         tool_threads=WorkerThreads(limits.turns * _TOOL_THREADS_PER_TURN),
         unsaved=Unsaved(store),
-        background=lambda work: supervisor.background(work),
+        background=lambda work: supervisor.background(work),  # noqa: PLW0108 - the supervisor comes after its parts
         owner=new_id("proc"),
     )
     supervisor = Supervisor(parts)
@@ -189,9 +189,9 @@ async def _send_viewers_away(service: Service) -> None:
         late = anyio.current_time() > give_up_at
         for viewer in service.viewers:
             live = service.supervisor.get(viewer.subscription.log.turn_id)
-            if late or live is None or live.handed_on or not service.supervisor.is_running(live):
-                if not viewer.subscription.log.ended:
-                    viewer.end("draining")
+            runs_here = live is not None and not live.handed_on and service.supervisor.is_running(live)
+            if (late or not runs_here) and not viewer.subscription.log.ended:
+                viewer.end("draining")
             if late:
                 viewer.abort("drain", service.parts.settings.timeouts.drain)
         await anyio.sleep(0.05)

@@ -34,7 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # Our own drain ends the streams; the library's would cut them, and its flag would outlive this application.
-        AppStatus.disable_automatic_graceful_drain()
+        AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
         async with bootstrap.open_service(settings) as service, anyio.create_task_group() as group:
             app.state.service = service
             with _drain_before_stop(lambda: bootstrap.drain(service), group):

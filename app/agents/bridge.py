@@ -76,7 +76,7 @@ class Bridge(Generic[T]):
 
     async def put_on_loop(self, item: T) -> None:
         """`put` for a producer that is a task: lets the loop go round while the buffer is full."""
-        while self._waiting >= self._max_items and not self._closed:
+        while self._waiting >= self._max_items and not self._closed:  # noqa: ASYNC110 - the consumer tells threads, not tasks
             await anyio.sleep(0.005)
         self.put(item, wait=False)
 

@@ -39,6 +39,12 @@ class ToolCallFailed(EarlybyteError):
         self.status = status
 
 
+class AgentMisbehaved(EarlybyteError):
+    """An agent sent something that an agent may not send."""
+
+    code = "internal"
+
+
 class Denied(EarlybyteError):
     """A hook denied what was about to happen; the message is for the user."""
 
@@ -161,7 +167,7 @@ class AgentContext:
     def __init__(
         self,
         *,
-        input: str,
+        input: str,  # noqa: A002 - the name of the attribute that agents read
         parts: list[dict[str, Any]],
         history: list[dict[str, Any]],
         user_id: str,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from app.agents.bridge import Bridge
-from app.agents.context import AgentContext, OpenCall, Stage, ToolCallFailed, Transient, TurnOver
+from app.agents.context import AgentContext, AgentMisbehaved, OpenCall, Stage, ToolCallFailed, Transient, TurnOver
 from app.agents.speech import Speech
 from app.agents.tool_desk import ToolDesk
 from app.agents.transcript import assistant_message
@@ -49,12 +50,6 @@ ALLOWED = (
     types.Usage,
 )
 AgentFunction = Callable[..., Any]
-
-
-class AgentMisbehaved(EarlybyteError):
-    """An agent yielded something that is neither text, a boundary nor an event that it may send."""
-
-    code = "internal"
 
 
 @dataclass
@@ -190,17 +185,15 @@ class OwnAgent:
 
     # -- the loop's side
 
-    def _take_directly(self, bridge: Bridge[object], items: list[object] | Any) -> int:
-        taken = 0
+    def _take_directly(self, bridge: Bridge[object], items: Sequence[object]) -> int:
+        pieces = [item for item in itertools.takewhile(lambda item: isinstance(item, str), items) if isinstance(item, str)]
         try:
-            while taken < len(items) and isinstance(items[taken], str):
-                taken += 1
-            if taken:
-                self._speech.say("".join(items[:taken]))
+            if pieces:
+                self._speech.say("".join(pieces))
         except Exception as error:
             bridge.close(error)
             return len(items)
-        return taken
+        return len(pieces)
 
     def _take(self, item: object, group: TaskGroup) -> None:
         match item:

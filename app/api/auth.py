@@ -1,8 +1,8 @@
 """Who asks, and whether they may (PROTOCOL 7). Default deny.
 
-Three ways in: an API key as a bearer token, the session cookie of a browser that was signed in with one, and a ticket for one
-turn's events. Without any key the service is open on loopback only, and everyone is `local`; whether that is so is decided at
-the start.
+Three ways in: an API key as a bearer token, the session cookie of a browser that was signed in with one, and a ticket for
+one turn's events. Without any key the service is open on loopback only, and everyone is `local`; whether that is so is
+decided at the start.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from app.api.problems import Forbidden, Unauthenticated
 from app.clock import now_ms
 from app.errors import ConfigError
 from app.ids import new_secret
-from app.store import Connection, keys
-from app.store.engine import Store
+from app.store import keys
+from app.store.engine import Connection, Store
 from app.turns.queries import Caller
 
 COOKIE = "earlybyte_session"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
+from fastapi import Depends, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,20 +24,38 @@ from app.turns.queries import FoundTurn
 GONE_PATIENCE, TOLD_PATIENCE = 10.0, 60.0
 
 
-def form_of(request: Request) -> Form | None:
-    """The stream that the client accepts; None when it asks for none."""
-    accept = request.headers.get("accept", "")
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """How a client wants to follow a turn. `form` is None when it asks for no stream; `cursor` is what it has seen (R1)."""
+
+    form: Form | None
+    cursor: str | None
+    from_snapshot: bool
+    heartbeat: bool
+
+
+async def wish(
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    header: Annotated[str | None, Header(alias="Last-Event-ID", description="A cursor.")] = None,
+    last_event_id: Annotated[str | None, Query(description="A cursor, where no header can be set.")] = None,
+    from_: Annotated[str | None, Query(alias="from", description="`snapshot`: begin with one.")] = None,
+    heartbeat: Annotated[str | None, Query(description="`data`: keep-alives as events, too.")] = None,
+) -> Wish:
+    """What the request says of it: the header wins over the query, and a cursor in it over `from` (R1, R3)."""
+    form: Form | None = None
     if "text/event-stream" in accept:
-        return "sse"
-    return "ndjson" if "application/x-ndjson" in accept else None
+        form = "sse"
+    elif "application/x-ndjson" in accept:
+        form = "ndjson"
+    return Wish(
+        form=form,
+        cursor=header or last_event_id or None,
+        from_snapshot=from_ == "snapshot" and not header,
+        heartbeat=heartbeat == "data",
+    )
 
 
-def cursor_of(request: Request) -> tuple[str | None, bool]:
-    """The cursor that the client comes with, header before query, and whether it came in the header (R1)."""
-    header = request.headers.get("last-event-id")
-    if header:
-        return header, True
-    return request.query_params.get("last_event_id") or None, False
+Wished = Annotated[Wish, Depends(wish)]
 
 
 def check_room(service: Service, principal: Principal, request: Request) -> None:
@@ -53,18 +74,17 @@ def check_room(service: Service, principal: Principal, request: Request) -> None
 
 
 def attach(
-    service: Service, found: FoundTurn, principal: Principal, request: Request, form: Form, *, ticket: str | None = None
+    service: Service, found: FoundTurn, principal: Principal, request: Request, wished: Wish, *, ticket: str | None = None
 ) -> Response:
     """A response that follows the turn: its stream, or 204 when the client has seen it to its end (R5)."""
-    cursor, in_header = cursor_of(request)
-    from_snapshot = request.query_params.get("from") == "snapshot" and not in_header
-    subscription = Subscription(found.log, cursor=cursor, from_snapshot=from_snapshot)
-    if subscription.finished and cursor is not None and not from_snapshot:
+    form = wished.form or "sse"
+    subscription = Subscription(found.log, cursor=wished.cursor, from_snapshot=wished.from_snapshot)
+    if subscription.finished and wished.cursor is not None and not wished.from_snapshot:
         return Response(status_code=204)
     viewer = Viewer(
         subscription,
         form=form,
-        heartbeat=request.query_params.get("heartbeat") == "data" and form == "sse",
+        heartbeat=wished.heartbeat and form == "sse",
         user=(principal.tenant, principal.user_id),
         address=service.gate.address(request),
         timeouts=service.viewers.timeouts,
@@ -75,7 +95,7 @@ def attach(
     return TurnStream(viewer, service.viewers, closed=partial(_left, found.live))
 
 
-def refuse(service: Service, form: Form, error: OverCapacity | Draining) -> Response:
+def refuse(form: Form, error: OverCapacity | Draining) -> Response:
     """What an EventSource gets instead of a 4xx or 5xx, from which it would never come back (R6).
 
     Raises:

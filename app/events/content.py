@@ -100,6 +100,11 @@ class TurnContent:
         return bool(self.tools)
 
     @property
+    def loose_reasoning(self) -> bool:
+        """Whether there is reasoning of a model call that has not led to anything yet."""
+        return len(self.reasoning) > self._reasoning_mark
+
+    @property
     def last_block(self) -> int:
         """The number of the newest text block, 0 before any."""
         return self.blocks[-1].number if self.blocks else 0

@@ -3,7 +3,3 @@
 Functions take an open connection and never commit; `Store.write` and `Store.read` own transactions. Nothing here is
 held while a model or a tool works.
 """
-
-from sqlalchemy.ext.asyncio import AsyncConnection as Connection
-
-__all__ = ["Connection"]

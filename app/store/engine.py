@@ -25,6 +25,8 @@ from app.store.errors import is_foreign, reason, translate
 from app.store.writer import Writer
 
 T = TypeVar("T")
+# What an operation gets, for signatures outside this package.
+Connection = AsyncConnection
 Op = Callable[[AsyncConnection], Awaitable[T]]
 
 log = logging.getLogger(__name__)

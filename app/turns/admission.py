@@ -17,7 +17,8 @@ from app.clock import now_ms
 from app.errors import EarlybyteError, StoreUnavailable
 from app.events.content import TurnContent
 from app.ids import new_id
-from app.store import Connection, conversations, idempotency, turns
+from app.store import conversations, idempotency, turns
+from app.store.engine import Connection
 from app.store.errors import Conflict
 from app.store.idempotency import IdempotencyKey
 from app.store.turns import TurnRow
@@ -124,29 +125,32 @@ class _Admission:
         self._request = request
         self._parts = parts
         self._supervisor = supervisor
-        self._turn: LiveTurn | None = None
 
     async def store(self) -> Admitted:
+        accepted: list[LiveTurn] = []
         interrupted: list[LiveTurn] = []
-        self._turn = None
+
+        async def op(conn: Connection) -> Admitted:
+            return await self._decide(conn, accepted, interrupted)
+
         try:
-            admitted = await self._parts.store.write(lambda conn: self._decide(conn, interrupted), timeout=ADMISSION_SECONDS)
+            admitted = await self._parts.store.write(op, timeout=ADMISSION_SECONDS)
         except BaseException as error:
-            if self._turn is not None:
-                self._supervisor.withdraw(self._turn)
+            for turn in accepted:
+                self._supervisor.withdraw(turn)
                 if isinstance(error, StoreUnavailable):
                     # It may yet be stored: a refused turn leaves nothing behind (H5).
-                    self._supervisor.background(self._undo(self._turn.id))
+                    self._supervisor.background(self._undo(turn.id))
             raise
         for turn in interrupted:
             self._supervisor.cancel(turn, Cancelled())
-        if self._turn is not None:
-            self._supervisor.start(self._turn)
-            if self._supervisor.is_running(self._turn):
+        for turn in accepted:
+            self._supervisor.start(turn)
+            if self._supervisor.is_running(turn):
                 return replace(admitted, status="running")
         return admitted
 
-    async def _decide(self, conn: Connection, interrupted: list[LiveTurn]) -> Admitted:
+    async def _decide(self, conn: Connection, accepted: list[LiveTurn], interrupted: list[LiveTurn]) -> Admitted:
         request = self._request
         hashed = body_hash(request.conversation_id, request.body)
         known = await self._known(conn, hashed)
@@ -202,8 +206,9 @@ class _Admission:
             turn_id=row.id, conversation_id=row.conversation_id, message_id=row.message_id, profile=profile
         )
         # In memory before the commit, so that a repeat in the same batch finds its log.
-        self._turn = LiveTurn(row, assistant, self._parts.logs.open(content), address=request.address)
-        self._supervisor.accept(self._turn)
+        turn = LiveTurn(row, assistant, self._parts.logs.open(content), address=request.address)
+        accepted.append(turn)
+        self._supervisor.accept(turn)
         return Admitted(
             turn_id=row.id,
             conversation_id=row.conversation_id,

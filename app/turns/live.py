@@ -77,6 +77,10 @@ class LiveTurn:
         """Whether it has not ended; waiting for an approval is open (H4)."""
         return self.state in OPEN
 
+    def is_over(self) -> bool:
+        """Whether its end is decided, or it is left to another process: its agent may begin nothing more."""
+        return self.decision.made or self.handed_on
+
     def move(self, new: State) -> None:
         """Go to another state; viewers see it in snapshots."""
         self.state = step(self.state, new)

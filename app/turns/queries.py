@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.events.content import TurnContent
-from app.store import Connection, messages, turns
+from app.store import messages, turns
+from app.store.engine import Connection
 from app.store.turns import TurnRow
 from app.turn_log.log import TurnLog
 from app.turns.admission import NotFound

@@ -1,8 +1,8 @@
 """The only writer of a turn: number, make durable what must be, append, publish.
 
-Promises: seq rises by one without gaps; the bytes of an event are made once; `tool_start` is durable before it is shown (E4);
-no delta enters the log after the turn's end was decided (E6). Rendering never waits for storage: only what the protocol names
-is waited for, and each wait is bounded.
+Promises: seq rises by one without gaps; the bytes of an event are made once; `tool_start` is durable before it is shown
+(E4); no delta enters the log after the turn's end was decided (E6). Rendering never waits for storage: only what the
+protocol names is waited for, and each wait is bounded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from app.events.codec import encode, to_fields
 from app.events.content import TurnContent
 from app.events.envelope import EventTooLarge, event_id, fit, frame
 from app.events.types import Completion, Event, Notice, ReasoningDelta, Terminal, TextDelta, ToolProgress
-from app.store import Connection, journal, turns
-from app.store.engine import Store
+from app.store import journal, turns
+from app.store.engine import Connection, Store
 from app.store.journal import Entry, EntryKind
 from app.turn_log.log import TurnLog
 
@@ -182,9 +182,9 @@ def merged(events: Sequence[Event]) -> list[Event]:
     for event in events:
         last = result[-1] if result else None
         if isinstance(event, TextDelta | ReasoningDelta):
-            if pieces and type(last) is type(event) and last.block == event.block:  # type: ignore[union-attr]
+            if pieces and type(last) is type(event) and last.block == event.block:
                 pieces.append(event.text)
-                last.seq = event.seq  # type: ignore[union-attr]
+                last.seq = event.seq
                 continue
             close()
             result.append(msgspec.structs.replace(event))

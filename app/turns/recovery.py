@@ -18,8 +18,9 @@ from app.clock import now_ms
 from app.events import codec
 from app.events.content import TurnContent
 from app.events.types import Event
-from app.store import Connection, approvals, journal, turns
+from app.store import approvals, journal, turns
 from app.store.approvals import Approval
+from app.store.engine import Connection
 from app.store.journal import Entry
 from app.store.turns import TurnRow
 from app.turns import state
@@ -78,6 +79,7 @@ def _revive(left: _Left, parts: Parts) -> LiveTurn:
     turn.accepted_at -= max(0.0, (now_ms() - row.created_at) / 1000)
     if row.status != "queued":
         turn.recovery = _recovery(left, content)
+        turn.row = _with_time_back(row, content, approval_seconds=parts.settings.timeouts.approval)
         cause = _cause(left, turn, content, reserve=parts.settings.timeouts.reserve)
         if cause is not None:
             turn.stop(cause)
@@ -87,6 +89,14 @@ def _revive(left: _Left, parts: Parts) -> LiveTurn:
         if approval.decision in ("approve", "deny"):
             turn.answer(approval.id, approval.decision, approval.decided_by or "", approval.comment)
     return turn
+
+
+def _with_time_back(row: TurnRow, content: TurnContent, *, approval_seconds: float) -> TurnRow:
+    """The row with its deadline moved by the time that it has waited for a person (B4)."""
+    asked = [a["expires_at"] - int(approval_seconds * 1000) for a in content.approvals.values() if "decision" not in a]
+    if row.status != "waiting" or not asked or row.deadline_at is None:
+        return row
+    return replace(row, deadline_at=row.deadline_at + max(0, now_ms() - min(asked)))
 
 
 def _cause(left: _Left, turn: LiveTurn, content: TurnContent, *, reserve: float) -> state.Cause | None:
@@ -106,10 +116,10 @@ def _cause(left: _Left, turn: LiveTurn, content: TurnContent, *, reserve: float)
         fresh = not content.visible and not content.tool_begun
         return None if fresh and turn.assistant.profile.restartable else state.Recovered()
     # Something visible of a model call that did not end: it cannot be made again.
-    return state.Recovered() if _shown_since_last_step(left, content) else None
+    return state.Recovered() if _shown_since_last_step(left) else None
 
 
-def _shown_since_last_step(left: _Left, content: TurnContent) -> bool:
+def _shown_since_last_step(left: _Left) -> bool:
     """Whether text came after the last step that is on record."""
     seen_step = -1
     for place, entry in enumerate(left.entries):

@@ -38,8 +38,9 @@ from app.limits.deadline import Deadline
 from app.limits.groups import task_group
 from app.limits.retry import RetryDecision, call_with_retries
 from app.providers.errors import UpstreamRejected
-from app.store import Connection, turns
 from app.store import messages as stored
+from app.store import turns
+from app.store.engine import Connection
 from app.turns import outcome, state
 from app.turns.clock import TurnClock
 from app.turns.guards import TurnGuards
@@ -181,6 +182,8 @@ class _Run:
         past_steps: list[Message] = []
         if recovery is not None:
             past_steps = self.stage.adopt(recovery.steps)
+            if not recovery.open_calls and self.turn.log.content.loose_reasoning:
+                self.stage.restarted(2, "recovered")
         if self.turn.assistant.agent is not None:
             return await self._run_own_agent(self.turn.assistant.agent, past)
         return await self._run_model(past, past_steps)
@@ -324,7 +327,7 @@ class _Run:
         return state.AgentFailed()
 
     def _caught(self, where: str, error: BaseException) -> None:
-        log.warning(f"{where} failed", error=describe(error))
+        log.warning("failed", where=where, error=describe(error))
         self.guards.on_error(where, describe(error))
 
     # -- what is read and written on the way
@@ -443,7 +446,7 @@ class _Run:
         except ConversationGone:
             told = MessageSaveFailed(message_id=message_id, code="conversation_deleted")
         except StoreUnavailable as error:
-            log.error("message not saved", timeout=SAVE_SECONDS, error=error.message)
+            log.error("message not saved", timeout=SAVE_SECONDS, error=error.message)  # noqa: TRY400 - no stack is wanted
             self.guards.on_error("store", error.message)
             self.parts.unsaved.add(save)
             told = MessageSaveFailed(message_id=message_id, code="store_unavailable")

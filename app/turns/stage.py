@@ -8,7 +8,7 @@ from typing import Any, Literal
 import anyio
 import structlog
 
-from app.agents.context import OpenCall, ToolResult
+from app.agents.context import AgentMisbehaved, OpenCall, ToolResult
 from app.agents.transcript import Message, assistant_message, tool_message
 from app.clock import now_ms
 from app.errors import EarlybyteError
@@ -25,8 +25,8 @@ from app.events.types import (
     Usage,
 )
 from app.ids import new_id
-from app.store import Connection, approvals, journal, turns
-from app.store.engine import Store
+from app.store import approvals, journal, turns
+from app.store.engine import Connection, Store
 from app.turns.clock import TurnClock
 from app.turns.live import LiveTurn
 from app.turns.recorder import Recorder
@@ -80,10 +80,10 @@ class TurnStage:
         tools = self._recorder.content.tools
         match event:
             case ToolStart() if event.tool_call_id in tools:
-                raise ValueError(f"the tool call {event.tool_call_id} was started twice")
+                raise AgentMisbehaved(f"the tool call {event.tool_call_id} was started twice")
             case ToolEnd() | ToolProgress() if "status" in tools.get(event.tool_call_id, {"status": ""}):
                 if isinstance(event, ToolEnd):
-                    raise ValueError(f"the tool call {event.tool_call_id} ended without having been started")
+                    raise AgentMisbehaved(f"the tool call {event.tool_call_id} ended without having been started")
                 return
         self._recorder.record(event)
 
@@ -140,7 +140,7 @@ class TurnStage:
 
     async def start_tools(self, events: Sequence[Event]) -> bool:
         """Make the starts durable, then show them (E4); False when they could not be made so, or the turn is over."""
-        if self._turn.decision.made or self._turn.handed_on:
+        if self._turn.is_over():
             return False
         self._recorder.note_events(events)
         try:
@@ -148,7 +148,7 @@ class TurnStage:
         except EarlybyteError as error:
             log.warning("tool not run: its start is not durable", timeout=DURABLE_SECONDS, error=error.message)
             return False
-        if self._turn.decision.made or self._turn.handed_on:
+        if self._turn.is_over():
             return False
         for event in events:
             self._recorder.record_closing(event, journaled=False)
@@ -244,7 +244,7 @@ class TurnStage:
             log.warning("approval not asked: the question is not durable", timeout=DURABLE_SECONDS, error=error.message)
             return None, 0.0
         self._recorder.journaled(entries[-1].n)
-        if self._turn.decision.made or self._turn.handed_on:
+        if self._turn.is_over():
             return None, 0.0
         self._recorder.record_closing(event, journaled=False)
         return event.approval_id, self._approval_seconds

@@ -15,7 +15,8 @@ from anyio.abc import TaskGroup
 
 from app.clock import monotonic, now_ms
 from app.errors import EarlybyteError
-from app.store import Connection, idempotency, journal, keys
+from app.store import idempotency, journal, keys
+from app.store.engine import Connection
 from app.store.errors import Fenced
 from app.turns import capacity, state
 from app.turns.live import LiveTurn
@@ -67,8 +68,8 @@ class Supervisor:
         async def guarded() -> None:
             try:
                 await work
-            except Exception as error:
-                log.error("background work failed", error=f"{type(error).__name__}: {error}")
+            except Exception:
+                log.exception("background work failed")
 
         if self._group is not None:
             self._group.start_soon(guarded)
@@ -212,7 +213,7 @@ class Supervisor:
                     try:
                         await journal.append_all(conn, turn.id, epoch=turn.row.epoch, entries=entries)
                     except Fenced:
-                        log.error("turn taken over by another process", turn_id=turn.id)
+                        log.warning("turn taken over by another process", turn_id=turn.id)
                         turn.hand_on()
 
             try:
@@ -253,7 +254,7 @@ class Supervisor:
     # -- the end of the process
 
     async def drain(self, seconds: float) -> None:
-        """Let running turns finish within `seconds`; hand on what waits, and at the end what has shown nothing (PROTOCOL 5)."""
+        """Let running turns finish within `seconds`; hand on what waits, and in the end what has shown nothing."""
         self.draining = True
         give_up_at = anyio.current_time() + seconds
         for turn in list(self._turns.values()):

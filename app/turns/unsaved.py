@@ -1,4 +1,4 @@
-"""Answers that are out but not stored: kept in memory, known to the next turn, saved by the sweeper when the store is back."""
+"""Answers that are out but not stored: kept in memory, known to the next turn, and saved when the store is back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import structlog
 
 from app.errors import EarlybyteError, StoreUnavailable
-from app.store import Connection, conversations, journal, messages, turns
-from app.store.engine import Store
+from app.store import conversations, journal, messages, turns
+from app.store.engine import Connection, Store
 from app.store.errors import Conflict
 from app.store.messages import Message
 

@@ -14,8 +14,9 @@ from app.api.routes.turns import Id
 from app.api.service import Asker, Running, Service
 from app.clock import now_ms
 from app.ids import new_id
-from app.store import Connection, conversations, messages, reactions
+from app.store import conversations, messages, reactions
 from app.store.conversations import Conversation
+from app.store.engine import Connection
 from app.turns.admission import NotFound, UnknownProfile
 from app.turns.state import Cancelled
 

@@ -12,7 +12,8 @@ from app.api.problems import MessageNotSaved, NotReactable
 from app.api.routes.turns import Id
 from app.api.service import Asker, Running, Service
 from app.clock import now_ms
-from app.store import Connection, conversations, messages, reactions
+from app.store import conversations, messages, reactions
+from app.store.engine import Connection
 from app.store.messages import Message
 from app.turns.admission import NotFound
 

@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse
 from app.api import documents, schemas
 from app.api.problems import ApprovalClosed, ApprovalConflict, InvalidRequest, TooLarge
 from app.api.service import Asker, Running, Service
-from app.api.streams import attach, check_room, form_of
+from app.api.streams import Wished, attach, check_room
 from app.clock import now_ms
 from app.errors import StoreUnavailable
-from app.store import Connection, approvals, turns
+from app.store import approvals, turns
+from app.store.engine import Connection
 from app.turns.admission import Admitted, NotFound, TurnRequest, admit
 from app.turns.queries import FoundTurn, find_turn, turn_document
 
@@ -28,20 +29,20 @@ Id = Annotated[str, Path(max_length=64)]
     responses=documents.problems(401, 403, 404, 409, 413, 422, 429, 503)
     | documents.stream("With `Accept: text/event-stream` or `application/x-ndjson`: the turn's events."),
 )
-async def start_turn(
+async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters of the request
     request: Request,
     service: Running,
     principal: Asker,
     conversation_id: Id,
     body: Annotated[schemas.NewTurn, Body()],
+    wished: Wished,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> Response:
     """Start a turn, or attach to the one that the same `Idempotency-Key` started before (H1–H6)."""
     _check_input(body, service.parts.settings.limits.input_chars)
     if idempotency_key is not None and (not idempotency_key or not idempotency_key.isprintable()):
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters.")
-    form = form_of(request)
-    if form is not None:
+    if wished.form is not None:
         check_room(service, principal, request)
     admitted = await admit(
         TurnRequest(
@@ -61,9 +62,9 @@ async def start_turn(
         service.parts,
         service.supervisor,
     )
-    if form is not None:
+    if wished.form is not None:
         found = await find_turn(admitted.turn_id, principal, service.parts, service.supervisor)
-        return attach(service, found, principal, request, form)
+        return attach(service, found, principal, request, wished)
     return _accepted(admitted, service)
 
 

@@ -90,3 +90,10 @@ async def delete(conn: AsyncConnection, conversation_id: str) -> bool:
 
 def _conversation(row: RowMapping) -> Conversation:
     return Conversation(**{**row, "metadata": from_json(row["metadata"])})
+
+
+async def name(conn: AsyncConnection, conversation_id: str, *, title: str) -> None:
+    """Give it a title, if it has none."""
+    unnamed = update(table).where(table.c.id == conversation_id, table.c.title.is_(None))
+    if title:
+        await conn.execute(unnamed.values(title=to_text(title)))

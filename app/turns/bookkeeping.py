@@ -9,7 +9,7 @@ import structlog
 
 from app.agents.transcript import STOPPED, Message, history, user_message
 from app.clock import monotonic, now_ms
-from app.errors import StoreUnavailable
+from app.errors import EarlybyteError, StoreUnavailable
 from app.events.codec import to_fields
 from app.events.types import Completion, Terminal
 from app.store import conversations, turns
@@ -177,7 +177,7 @@ class Bookkeeping:
         try:
             await self.recorder.flush(timeout=2.0)
             await self.parts.store.write(lambda conn: turns.disown(conn, row.id, epoch=row.epoch), timeout=2.0)
-        except StoreUnavailable as error:
+        except EarlybyteError as error:
             log.warning("turn handed on without its last words", error=error.message)
 
 

@@ -23,6 +23,7 @@ from app.events.types import Completion, Event, MessageSaved, MessageSaveFailed,
 from app.limits.deadline import Deadline
 from app.limits.groups import task_group
 from app.observability import metrics
+from app.store.errors import Fenced
 from app.turns import outcome, state
 from app.turns.bookkeeping import SAVE_SECONDS, Bookkeeping
 from app.turns.clock import TurnClock
@@ -215,8 +216,8 @@ class _Run:
         told: Event = MessageSaved(message_id=message_id, status=status)  # type: ignore[arg-type]  # one of the four
         try:
             await self.books.try_to_save(save)
-        except ConversationGone:
-            told = MessageSaveFailed(message_id=message_id, code="conversation_deleted")
+        except (ConversationGone, Fenced) as error:
+            told = MessageSaveFailed(message_id=message_id, code=error.code)
         except StoreUnavailable as error:
             log.error("message not saved", timeout=SAVE_SECONDS, error=error.message)  # noqa: TRY400 - no stack is wanted
             self.guards.on_error("store", error.message)

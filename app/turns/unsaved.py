@@ -9,7 +9,7 @@ import structlog
 from app.errors import EarlybyteError, StoreUnavailable
 from app.store import conversations, journal, messages, turns
 from app.store.engine import Connection, Store
-from app.store.errors import Conflict
+from app.store.errors import Conflict, Fenced
 from app.store.messages import Message
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,8 @@ class Save:
             last_seq=self.last_seq,
             ended_at=self.reply.created_at,
         )
-        await turns.settle(conn, self.turn_id, epoch=self.epoch, last_seq=self.last_seq)
+        if not await turns.settle(conn, self.turn_id, epoch=self.epoch, last_seq=self.last_seq):
+            raise Fenced(f"The turn {self.turn_id} is no longer in epoch {self.epoch}.")
         await journal.delete(conn, self.turn_id)
         await conversations.touch(conn, self.conversation_id, updated_at=self.reply.created_at)
 
@@ -83,6 +84,7 @@ class Unsaved:
         Raises:
             StoreUnavailable: not within `timeout` seconds.
             ConversationGone: the conversation does not exist any more.
+            Fenced: another process has taken the turn over, and saves it.
         """
         try:
             await self._store.write(save.write, timeout=timeout)
@@ -96,6 +98,6 @@ class Unsaved:
                 await self.write(save, timeout=5.0)
             except StoreUnavailable:
                 return
-            except ConversationGone:
-                log.info("message dropped: its conversation was deleted", turn_id=save.turn_id)
+            except (ConversationGone, Fenced) as error:
+                log.info("message dropped", turn_id=save.turn_id, reason=error.code)
             del self._saves[save.turn_id]

@@ -201,9 +201,7 @@ class Upstream:
                     with self._arrived:
                         self.requests.append(request)
                         self._arrived.notify_all()
-                    again = _Player(sock, request, self._content_type, keep_alive=self._keep_alive).play(
-                        self._plan(request)
-                    )
+                    again = _Player(sock, request, self._content_type, keep_alive=self._keep_alive).play(self._plan(request))
                     request.over.set()
                     if not again:
                         break

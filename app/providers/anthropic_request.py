@@ -29,9 +29,7 @@ def anthropic_body(request: ModelRequest) -> dict[str, Any]:
     system = "\n\n".join(filter(None, (_plain(m.get("content")) for m in request.messages if _is_system(m))))
     if system.strip():
         body["system"] = system
-    tools = [
-        {"name": tool.name, "description": tool.description, "input_schema": tool.schema} for tool in request.tools
-    ]
+    tools = [{"name": tool.name, "description": tool.description, "input_schema": tool.schema} for tool in request.tools]
     if not tools and (names := _used_tools(messages)):
         # A history with calls is refused where no tools are named.
         tools = [{"name": name, "description": "", "input_schema": {"type": "object"}} for name in names]

@@ -24,6 +24,7 @@ _AFTER_FINISH_SECONDS = 3.0
 _AFTER_DONE_SECONDS = 0.2
 # White space that a reply may begin with.
 _HEAD_BYTES = 4096
+_BOM = b"\xef\xbb\xbf"
 _log = structlog.get_logger(__name__)
 
 
@@ -141,10 +142,10 @@ def _first_piece(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     head = b""
     for piece in pieces:
         head += piece
-        start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-        if (start and not b"\xef\xbb\xbf".startswith(head[:3])) or len(head) > _HEAD_BYTES:
+        start = head.removeprefix(_BOM).lstrip()
+        if (start and not _BOM.startswith(head)) or len(head) > _HEAD_BYTES:
             return head, start.startswith(b"{")
-    return head, head.lstrip().startswith(b"{")
+    return head, head.removeprefix(_BOM).lstrip().startswith(b"{")
 
 
 def _unless_late(pieces: Iterator[bytes], reader: StepReader) -> Iterator[bytes]:

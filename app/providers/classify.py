@@ -84,7 +84,8 @@ def stream_error(error: object) -> ProviderError:
     detail = str(error.get("message") or error)[:_DETAIL_CHARS]
     signals = [code, kind, error_code(error.get("status")), error_code(error.get("status_code"))]
     if _refuses(signals):
-        return UpstreamRejected("The model endpoint refused the request.", code=code or kind, detail=detail)
+        said = code or kind or ProviderError.code
+        return UpstreamRejected("The model endpoint refused the request.", code=said, detail=detail)
     return ProviderError("The model endpoint reported an error.", code=code or kind, detail=detail)
 
 

@@ -203,13 +203,9 @@ class Upstream:
         self._alarm.close()
 
     @contextmanager
-    def _open(
-        self, line: Line, url: str, headers: dict[str, str], body: bytes, cancel: Cancel
-    ) -> Iterator[httpx.Response]:
+    def _open(self, line: Line, url: str, headers: dict[str, str], body: bytes, cancel: Cancel) -> Iterator[httpx.Response]:
         try:
-            request = line.client.build_request(
-                "POST", url, headers=headers, content=body, extensions={"trace": line.trace}
-            )
+            request = line.client.build_request("POST", url, headers=headers, content=body, extensions={"trace": line.trace})
             response = line.client.send(request, stream=True)
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError) as error:
             # The text of these may quote a header, so neither it nor the exception itself goes any further.

@@ -26,9 +26,7 @@ _HOW = "apt install postgresql, or put initdb and postgres on the PATH"
 
 def binary(name: str) -> str | None:
     """The path of a PostgreSQL program: from the PATH, else the newest of the usual folders."""
-    folders = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True
-    )
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True)
     candidates = [shutil.which(name), *(str(folder / name) for folder in folders), f"/usr/local/bin/{name}"]
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from app.errors import ConfigError
+from app.store.sqlite_nearby import connector
 
 # Patience with another writer, in milliseconds; more would hold up every turn of the process.
 BUSY_MS = 1000
@@ -46,7 +47,9 @@ def parse(url: str) -> URL:
     return parsed
 
 
-_EXAMPLES = "use sqlite+aiosqlite:///earlybyte.db (four slashes for an absolute path) or postgresql+asyncpg://user@host/database"
+_EXAMPLES = (
+    "use sqlite+aiosqlite:///earlybyte.db (four slashes for an absolute path) or postgresql+asyncpg://user@host/database"
+)
 
 
 def masked(url: URL) -> str:
@@ -101,7 +104,10 @@ def _sqlite(url: URL, *, begin: str, pool: int, pragmas: tuple[str, ...], busy_m
         hide_parameters=True,
         pool_size=pool,
         max_overflow=0,
-        connect_args={"timeout": busy_ms / 1000},
+        connect_args={
+            "timeout": busy_ms / 1000,
+            "async_creator_fn": connector(writes=begin == "BEGIN IMMEDIATE"),
+        },
     )
 
     def connected(connection: Any, _record: object) -> None:

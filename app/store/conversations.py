@@ -51,9 +51,7 @@ async def insert(conn: AsyncConnection, row: Conversation) -> None:
 
 async def get(conn: AsyncConnection, conversation_id: str, *, tenant: str, user_id: str) -> Conversation | None:
     """The conversation, if it is this user's own; None otherwise, whatever the reason (A2)."""
-    found = select(table).where(
-        table.c.id == to_text(conversation_id), table.c.tenant == tenant, table.c.user_id == user_id
-    )
+    found = select(table).where(table.c.id == to_text(conversation_id), table.c.tenant == tenant, table.c.user_id == user_id)
     row = (await conn.execute(found)).mappings().first()
     return None if row is None else _conversation(row)
 
@@ -72,9 +70,7 @@ async def list_page(
 async def touch(conn: AsyncConnection, conversation_id: str, *, updated_at: int) -> None:
     """Set when something last happened in it; a moment before the stored one changes nothing."""
     await conn.execute(
-        update(table)
-        .where(table.c.id == conversation_id, table.c.updated_at < updated_at)
-        .values(updated_at=updated_at)
+        update(table).where(table.c.id == conversation_id, table.c.updated_at < updated_at).values(updated_at=updated_at)
     )
 
 

@@ -58,9 +58,7 @@ def spares_the_batch(error: Exception) -> bool:
     """Whether other operations of the same transaction can go on after `error` (rolled back to a savepoint)."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return False
-    return (
-        not isinstance(translate(error), StoreUnavailable) or not is_foreign(error) or sqlstate(error) in _ONE_STATEMENT
-    )
+    return not isinstance(translate(error), StoreUnavailable) or not is_foreign(error) or sqlstate(error) in _ONE_STATEMENT
 
 
 def reason(error: BaseException) -> str:

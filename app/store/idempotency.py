@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete as delete_from
-from sqlalchemy import select
 from sqlalchemy import insert as insert_into
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.store.tables import idempotency_keys as table

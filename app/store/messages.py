@@ -74,9 +74,7 @@ async def get(conn: AsyncConnection, message_id: str) -> Message | None:
     return None if row is None else _message(row)
 
 
-async def list_page(
-    conn: AsyncConnection, conversation_id: str, *, limit: int, after: int | None = None
-) -> list[Message]:
+async def list_page(conn: AsyncConnection, conversation_id: str, *, limit: int, after: int | None = None) -> list[Message]:
     """At most `limit` messages, oldest first, from behind the place `after`."""
     found = select(table).where(table.c.conversation_id == conversation_id).order_by(table.c.place).limit(limit)
     if after is not None:

@@ -120,9 +120,7 @@ def _current(conn: Connection) -> str | None:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option(
-        "script_location", str(Path(__file__).resolve().parents[2] / "migrations").replace("%", "%%")
-    )
+    config.set_main_option("script_location", str(Path(__file__).resolve().parents[2] / "migrations").replace("%", "%%"))
     return config
 
 

@@ -28,6 +28,8 @@ BLOCKED = 1.0
 OPERATION_LIMIT = 10.0
 COMMIT_LIMIT = 10.0
 DISCARD_LIMIT = 2.0
+# Seconds that a batch may keep the event loop: on SQLite its operations never wait by themselves.
+TURN_OF_THE_LOOP = 0.005
 # A batch holds the write lock; other processes wait for it.
 BATCH_SIZE = 1000
 
@@ -134,23 +136,29 @@ class Writer:
         # A single operation needs no savepoint: when it fails there is nothing else to keep.
         alone = len(jobs) == 1
         kept = False
+        since = monotonic()
         for job in jobs:
+            if monotonic() - since > TURN_OF_THE_LOOP:
+                await asyncio.sleep(0)
+                since = monotonic()
             if job.future.done():
                 continue
-            savepoint = None if alone else await conn.begin_nested()
+            if not alone:
+                await conn.exec_driver_sql("SAVEPOINT operation")
             limit = asyncio.timeout(OPERATION_LIMIT)
             try:
                 async with limit:
                     job.result = await job.op(conn)
-                if savepoint is not None:
-                    await savepoint.commit()
+                if not alone:
+                    await conn.exec_driver_sql("RELEASE SAVEPOINT operation")
                 kept = True
             except Exception as error:
                 if limit.expired() or not spares_the_batch(error):
                     raise
                 job.error = _explained(error)
-                if savepoint is not None:
-                    await savepoint.rollback()
+                if not alone:
+                    await conn.exec_driver_sql("ROLLBACK TO SAVEPOINT operation")
+                    await conn.exec_driver_sql("RELEASE SAVEPOINT operation")
         return kept
 
     async def _begin(self) -> AsyncConnection:

@@ -122,9 +122,7 @@ def upgrade() -> None:
         sa.Column("api_key_id", sa.Text(), nullable=False),
         sa.Column("created_at", number(), nullable=False),
         sa.Column("expires_at", number(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["api_key_id"], ["api_keys.id"], name=op.f("fk_sessions_api_key_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["api_key_id"], ["api_keys.id"], name=op.f("fk_sessions_api_key_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_sessions")),
     )
     op.create_table(
@@ -191,9 +189,7 @@ def upgrade() -> None:
         sa.Column("comment", sa.Text(), nullable=True),
         sa.Column("created_at", number(), nullable=False),
         sa.Column("updated_at", number(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["message_id"], ["messages.id"], name=op.f("fk_reactions_message_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["message_id"], ["messages.id"], name=op.f("fk_reactions_message_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("message_id", "user_id", name=op.f("pk_reactions")),
     )
     op.create_table(

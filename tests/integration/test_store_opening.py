@@ -182,9 +182,7 @@ async def test_a_killed_process_loses_nothing_that_it_was_told_was_stored(store_
         ("hunter2", ["is not a database URL"]),
     ],
 )
-async def test_a_url_that_cannot_be_used_is_refused_with_words_and_without_its_password(
-    url: str, words: list[str]
-) -> None:
+async def test_a_url_that_cannot_be_used_is_refused_with_words_and_without_its_password(url: str, words: list[str]) -> None:
     """The sentence shows the URL masked, and what to write instead."""
     with pytest.raises(ConfigError) as caught:
         await Store.open(url)

@@ -244,9 +244,7 @@ async def test_an_admin_sees_the_turns_of_one_tenant_page_by_page(store: Store) 
     await write(store, conversations.insert, conversation())
     for place in range(1, 6):
         status = "done" if place % 2 else "running"
-        await write(
-            store, turns.insert, turn(f"t{place}", place=place, status=status, tenant="x" if place < 5 else "y")
-        )
+        await write(store, turns.insert, turn(f"t{place}", place=place, status=status, tenant="x" if place < 5 else "y"))
     first = await read(store, turns.list_page, tenant="x", limit=3)
     assert [row.id for row in first] == ["t4", "t3", "t2"]
     assert [row.id for row in await read(store, turns.list_page, tenant="x", limit=3, before="t2")] == ["t1"]
@@ -463,9 +461,7 @@ async def test_invoice_numbers_rise_by_one_for_each_user_even_by_two_stores(stor
             created_at=1,
         )
 
-    made = await asyncio.gather(
-        *(create(by, user) for _ in range(6) for by in (store, other) for user in ("ann", "bob"))
-    )
+    made = await asyncio.gather(*(create(by, user) for _ in range(6) for by in (store, other) for user in ("ann", "bob")))
     for user in ("ann", "bob"):
         stored = await read(store, ledger.invoices, user)
         assert [row.number for row in stored] == list(range(1, 13))

@@ -378,6 +378,28 @@ async def test_a_row_locked_elsewhere_fails_its_operation_only(
     assert await names(postgres_store) == ["a", "b", "locked"]
 
 
+async def test_a_large_batch_does_not_hold_up_the_event_loop(store: Store) -> None:
+    """While a thousand operations share a transaction, other tasks get their turn at least every 150 ms."""
+    done = False
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        last = monotonic()
+        while not done:
+            await anyio.sleep(0.001)
+            longest, last = max(longest, monotonic() - last), monotonic()
+
+    writes = [asyncio.create_task(insert(store, f"c{n:04}")) for n in range(1000)]
+    await anyio.lowlevel.checkpoint()
+    ticker = asyncio.create_task(tick())
+    await asyncio.gather(*writes)
+    done = True
+    await ticker
+    assert len(await names(store)) == 1000
+    assert longest < 0.15
+
+
 async def test_closing_commits_what_was_queued(store_url: str) -> None:
     """`close` answers every write that was submitted before it; one that comes later is refused."""
     store = await Store.open(store_url)

@@ -68,25 +68,43 @@ async def delete(conn: AsyncConnection, turn_id: str) -> None:
     await conn.execute(delete_from(table).where(table.c.turn_id == turn_id))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Entries of one turn, written in the name of one epoch."""
+
+    turn_id: str
+    epoch: int
+    entries: Sequence[Entry]
+
+
 async def append_all(conn: AsyncConnection, turn_id: str, *, epoch: int, entries: Sequence[Entry]) -> None:
     """Add entries in the name of `epoch`; those that are there already stay, so a write may be repeated.
 
     Raises:
         Fenced: the turn is in another epoch, or gone. Nothing is stored.
     """
-    owned = select(turns.c.id).where(turns.c.id == turn_id, turns.c.epoch == epoch).with_for_update(read=True)
-    if (await conn.execute(owned)).first() is None:
+    if await append_batches(conn, [Batch(turn_id=turn_id, epoch=epoch, entries=entries)]):
         raise Fenced(f"The turn {turn_id} is no longer in epoch {epoch}.")
+
+
+async def append_batches(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
+    """Like `append_all` for many turns with two statements; ids of the turns that are in another epoch, or gone."""
+    ids = [batch.turn_id for batch in batches]
+    found = await conn.execute(select(turns.c.id, turns.c.epoch).where(turns.c.id.in_(ids)).with_for_update(read=True))
+    epochs = {row.id: row.epoch for row in found}
     rows = [
         {
-            "turn_id": turn_id,
+            "turn_id": batch.turn_id,
             "n": entry.n,
-            "epoch": epoch,
+            "epoch": batch.epoch,
             "kind": entry.kind,
             "body": to_json(entry.body),
             "created_at": entry.created_at,
         }
-        for entry in entries
+        for batch in batches
+        if epochs.get(batch.turn_id) == batch.epoch
+        for entry in batch.entries
     ]
-    new = insert_into(conn, table).on_conflict_do_nothing(index_elements=["turn_id", "n"])
-    await conn.execute(new, rows)
+    if rows:
+        await conn.execute(insert_into(conn, table).on_conflict_do_nothing(index_elements=["turn_id", "n"]), rows)
+    return {batch.turn_id for batch in batches if epochs.get(batch.turn_id) != batch.epoch}

@@ -17,7 +17,6 @@ from app.clock import monotonic, now_ms
 from app.errors import EarlybyteError
 from app.store import idempotency, journal, keys
 from app.store.engine import Connection
-from app.store.errors import Fenced
 from app.turns import capacity, state
 from app.turns.live import LiveTurn
 from app.turns.parts import Parts
@@ -194,36 +193,32 @@ class Supervisor:
 
     async def _checkpoints(self) -> None:
         """Once a second, make the text of all turns durable in one transaction."""
-        parts = self._parts
         while True:
-            await anyio.sleep(parts.settings.timeouts.checkpoint)
+            await anyio.sleep(self._parts.settings.timeouts.checkpoint)
             for turn in [t for t in self._turns.values() if t.abandoned]:
                 log.info("turn cancelled: its last viewer is gone", turn_id=turn.id)
                 self.cancel(turn)
-            dirty = [
-                (turn, turn.recorder.entries())
-                for turn in self._turns.values()
-                if turn.recorder is not None and turn.recorder.dirty and turn.open and not turn.decision.made
-            ]
-            if not dirty:
-                continue
+            await self._checkpoint()
 
-            async def op(conn: Connection, dirty: list[tuple[LiveTurn, list[journal.Entry]]] = dirty) -> None:
-                for turn, entries in dirty:
-                    try:
-                        await journal.append_all(conn, turn.id, epoch=turn.row.epoch, entries=entries)
-                    except Fenced:
-                        log.warning("turn taken over by another process", turn_id=turn.id)
-                        turn.hand_on()
-
-            try:
-                await parts.store.write(op)
-            except EarlybyteError as error:
-                log.warning("checkpoint not stored", turns=len(dirty), error=error.message)
-                continue
-            for turn, entries in dirty:
-                if turn.recorder is not None:
-                    turn.recorder.journaled(entries[-1].n)
+    async def _checkpoint(self) -> None:
+        dirty = [
+            (turn, turn.recorder, turn.recorder.entries())
+            for turn in self._turns.values()
+            if turn.recorder is not None and turn.recorder.dirty and turn.open and not turn.decision.made
+        ]
+        if not dirty:
+            return
+        batches = [journal.Batch(turn_id=t.id, epoch=t.row.epoch, entries=entries) for t, _, entries in dirty]
+        try:
+            fenced = await self._parts.store.write(lambda conn: journal.append_batches(conn, batches))
+        except EarlybyteError as error:
+            log.warning("checkpoint not stored", turns=len(dirty), error=error.message)
+            return
+        for turn, recorder, entries in dirty:
+            recorder.journaled(entries[-1].n)
+            if turn.id in fenced:
+                log.warning("turn taken over by another process", turn_id=turn.id)
+                turn.hand_on()
 
     async def _sweeps(self) -> None:
         """Save what is owed, forget what is old."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from app.cli.parser import build
 from app.config import Settings
@@ -24,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     `argv` is without the program's name; None takes the process's own.
     """
     arguments = build().parse_args(argv)
+    # Tools, hooks and agents may lie in the working directory; last, so that they hide no module of anybody else.
+    sys.path.append(str(Path.cwd()))
     try:
         settings = Settings.load(arguments.config)
         budget.check(settings.timeouts)

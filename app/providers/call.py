@@ -19,8 +19,7 @@ from app.providers.http import Reply, Upstream, UpstreamLimits
 from app.providers.json_text import decode_json
 from app.providers.sse_decoder import EventDecoder, ServerEvent
 
-# How long the rest of a stream may take once the model has finished, and once nothing more is wanted.
-_AFTER_FINISH_SECONDS = 3.0
+# How long the end of the body may take once nothing more is wanted.
 _AFTER_DONE_SECONDS = 0.2
 # White space that a reply may begin with.
 _HEAD_BYTES = 4096
@@ -108,7 +107,7 @@ def _events(
             return
         if reader.finished and not ringing:
             ringing = True
-            reply.end_within(_AFTER_FINISH_SECONDS)
+            reply.end_within(limits.after_finish_timeout)
         piece = next(pieces, None)
     try:
         for event in decoder.flush():

@@ -26,7 +26,6 @@ from app.providers.errors import ProviderError, StreamIncomplete, UpstreamReject
 from app.providers.json_text import decode_json
 
 _ERROR_BODY_BYTES = 64 * 1024
-_ERROR_BODY_SECONDS = 5.0
 _IDLE_SECONDS = 15.0
 _IDLE_CLIENTS = 64
 
@@ -42,6 +41,9 @@ class UpstreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     upstream_bytes: int = 67_108_864
     argument_bytes: int = 8 << 20
     tool_calls: int = 128
+    # How long the body of a refusal, and the rest of a stream after its finish mark, may take.
+    error_body_timeout: float = 5.0
+    after_finish_timeout: float = 3.0
 
 
 class Line:
@@ -177,7 +179,7 @@ class Upstream:
                 raise _cancelled()
             with self._open(line, url, headers, body, cancel) as response:
                 if not 200 <= response.status_code <= 299:
-                    ring(_ERROR_BODY_SECONDS)
+                    ring(self._limits.error_body_timeout)
                     raise self._refusal(response)
                 reply = Reply(response, cancel, ring)
                 yield reply

@@ -276,12 +276,11 @@ def test_status_decides_and_is_asked_for_once(status: int, kind: type, dialect: 
     assert "scripted" in error.detail
 
 
-def test_endless_error_body_is_not_waited_for(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_error_body_is_not_waited_for(make: Any) -> None:
     """An error whose body hangs is reported by its status within the seconds set for it."""
-    monkeypatch.setattr("app.providers.http._ERROR_BODY_SECONDS", 0.2)
     with Upstream([Status(503, hangs=True)]) as upstream:
         started = time.monotonic()
-        error = failure(make(upstream.url))
+        error = failure(make(upstream.url, error_body_timeout=0.2))
     assert error.code == "server_error"
     assert time.monotonic() - started < 2
 
@@ -343,13 +342,12 @@ def test_open_socket_after_done_is_not_waited_for(tail: Any, make: Any) -> None:
     assert isinstance(chunks[-1], StepEnd)
 
 
-def test_finish_mark_without_done_is_waited_for_a_little(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finish_mark_without_done_is_waited_for_a_little(make: Any) -> None:
     """A stream that stays open after its finish mark ends as finished, in a few seconds."""
-    monkeypatch.setattr("app.providers.call._AFTER_FINISH_SECONDS", 0.3)
     chunk = b'data: {"choices":[{"index":0,"delta":{"content":"ok"},"finish_reason":"stop"}]}\n\n'
     with Upstream([Raw(chunk), Hang()]) as upstream:
         started = time.monotonic()
-        chunks = call(make(upstream.url))
+        chunks = call(make(upstream.url, after_finish_timeout=0.3))
         assert time.monotonic() - started < 2
     assert text(chunks) == "ok"
     assert isinstance(chunks[-1], StepEnd)

@@ -76,7 +76,7 @@ def test_calls_run_only_where_the_answer_ended_for_them(reason: str, finish: str
 
 
 def test_arguments_come_whole_in_the_start_or_in_pieces() -> None:
-    """An `input` that is already filled is used; pieces are joined before they are parsed; broken ones are None and go back as {}."""
+    """A filled `input` is used; pieces are joined, then parsed; broken ones are None and go back as `{}`."""
     end = told(
         start(0, "tool_use", id="a", name="one", input={"n": 1}),
         start(1, "tool_use", id="b", name="two", input={}),

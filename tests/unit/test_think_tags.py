@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,8 +51,25 @@ def test_thinking_is_taken_out_of_the_head(name: str) -> None:
 
 
 tokens = st.sampled_from(
-    ["<think>", "</think>", "<thinking>", "</Thinking>", "<", "</", "think", ">", "<thi", " ", "\n", "a", "B", "é", "🚀"]
-    + ["\ud83d", "\ude80"]
+    [
+        "<think>",
+        "</think>",
+        "<thinking>",
+        "</Thinking>",
+        "<",
+        "</",
+        "think",
+        ">",
+        "<thi",
+        " ",
+        "\n",
+        "a",
+        "B",
+        "é",
+        "🚀",
+        "�",
+        "�",
+    ]
 )
 
 
@@ -58,7 +77,7 @@ tokens = st.sampled_from(
 def test_any_cutting_gives_the_same_text_and_thinking(words: str, cuts: list[int]) -> None:
     """Where the deltas end does not change a letter."""
     places = sorted({0, len(words), *(cut for cut in cuts if cut < len(words))})
-    pieces = [words[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [words[a:b] for a, b in pairwise(places)]
     assert told_apart(*pieces) == told_apart(words)
 
 

@@ -8,9 +8,9 @@ from app.providers.errors import LimitExceeded
 from app.providers.tool_calls import CallAssembler, parse_arguments
 
 
-def item(index: object = None, id: object = None, name: object = None, arguments: object = None) -> dict[str, Any]:
+def item(index: object = None, call_id: object = None, name: object = None, arguments: object = None) -> dict[str, Any]:
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
-    found = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
+    found = {key: value for key, value in (("index", index), ("id", call_id)) if value is not None}
     return {**found, "function": function}
 
 

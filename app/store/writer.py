@@ -82,6 +82,8 @@ class Writer:
 
     async def dispose(self) -> None:
         """Give the connection back; call after `stop`."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=DISCARD_LIMIT)
         await self._leave(broken=False)
         await self._engine.dispose()
 
@@ -117,9 +119,11 @@ class Writer:
             else:
                 await conn.rollback()
         except Exception as error:
-            await self._failed(jobs or list(self._queue), error, started)
             if not jobs:
+                # All that waits now has waited for this; what comes while the connection is left has not.
+                jobs = list(self._queue)
                 self._queue.clear()
+            await self._failed(jobs, error, started)
         except BaseException:
             for job in jobs:
                 _refuse(job, StoreUnavailable("The store was closed before the write was committed."))

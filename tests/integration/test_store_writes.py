@@ -267,6 +267,35 @@ async def test_a_locked_file_is_unavailable_within_two_seconds_and_works_again_a
         await store.close()
 
 
+async def test_every_write_is_answered_however_it_meets_a_failure(sqlite_url: str) -> None:
+    """Writes that arrive at any moment of a failing batch, and while its connection is replaced, all get an answer."""
+    store = await Store.open(sqlite_url)
+    blocker = sqlite3.connect(file_of(sqlite_url), isolation_level=None)
+    answers: list[str] = []
+
+    async def one(name: str) -> None:
+        try:
+            await insert(store, name)
+            answers.append("stored")
+        except StoreUnavailable:
+            answers.append("refused")
+
+    try:
+        blocker.execute("BEGIN EXCLUSIVE")
+        count = 0
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                while answers.count("refused") < 2 or len(answers) < 500:
+                    tasks.start_soon(one, f"c{count:06}")
+                    count += 1
+                    await anyio.sleep(0.0002)
+                blocker.execute("COMMIT")
+        assert len(answers) == count
+    finally:
+        blocker.close()
+        await store.close()
+
+
 async def test_reads_go_on_while_another_process_writes(sqlite_url: str) -> None:
     """The write-ahead log lets readers see the last commit while somebody else holds the write lock."""
     store = await Store.open(sqlite_url)

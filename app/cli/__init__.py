@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build().parse_args(argv)
     # Tools, hooks and agents may lie in the working directory; last, so that they hide no module of anybody else.
     sys.path.append(str(Path.cwd()))
+    settings: Settings | None = None
     try:
         settings = Settings.load(arguments.config)
         budget.check(settings.timeouts)
@@ -62,4 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read along has gone; Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        # A mistake of ours or of a module of the user's: named in one sentence; the trace is for whoever looks for it.
+        if settings is not None and settings.server.log_level == "debug":
+            raise
+        print(
+            f"earlybyte: unexpected {type(error).__name__}: {mask(str(error)).splitlines()[0] if str(error) else ''}; "
+            "EARLYBYTE_SERVER__LOG_LEVEL=debug shows where.",
+            file=sys.stderr,
+        )
         return 1

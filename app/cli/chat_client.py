@@ -158,6 +158,4 @@ def _refusal(response: httpx.Response) -> Refused:
     if isinstance(problem, dict):
         words = str(problem.get("detail") or problem.get("title") or "")
     hint = " Give a good key with --key-file." if response.status_code == 401 else ""
-    return Refused(
-        f"The service refused ({response.status_code}): {(words or response.reason_phrase).rstrip('.')}.{hint}"
-    )
+    return Refused(f"The service refused ({response.status_code}): {(words or response.reason_phrase).rstrip('.')}.{hint}")

@@ -87,9 +87,7 @@ def build() -> argparse.ArgumentParser:
     create.add_argument("--user", required=True, metavar="U", help="whose key it is")
     create.add_argument("--role", choices=["user", "admin"], default="user", help="what it may do (default: user)")
     create.add_argument("--tenant", default="", metavar="T", help="the tenant the user belongs to (default: none)")
-    actions.add_parser(
-        "list", parents=[shared], help="list keys, without the keys themselves", description="Lists keys."
-    )
+    actions.add_parser("list", parents=[shared], help="list keys, without the keys themselves", description="Lists keys.")
     revoke = actions.add_parser("revoke", parents=[shared], help="make a key useless", description="Revokes a key.")
     revoke.add_argument("id", metavar="ID", help="the key's id, as `key list` shows it")
     return parser

@@ -66,9 +66,7 @@ class InProcess(uvicorn.Server):
     `capture` lets uvicorn handle SIGINT and SIGTERM; `on_listening` is called when connections are accepted.
     """
 
-    def __init__(
-        self, settings: Settings, *, capture: bool, access_log: bool, on_listening: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, *, capture: bool, access_log: bool, on_listening: Callable[[], None]) -> None:
         from app.main import create_app
 
         self.capture = capture

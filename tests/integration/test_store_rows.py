@@ -251,6 +251,47 @@ async def test_an_admin_sees_the_turns_of_one_tenant_page_by_page(store: Store) 
     assert [row.id for row in await read(store, turns.list_page, tenant="x", limit=3, status="done")] == ["t3", "t1"]
 
 
+async def test_an_owner_resumes_disowns_and_settles_in_its_own_epoch_only(started: Store) -> None:
+    """A waiting turn runs again with its new deadline; a settled one keeps nothing of its input."""
+    assert not await write(started, turns.resumed, "turn_1", epoch=1, deadline_at=9)
+    await write(started, turns.update, "turn_1", status="waiting", owner="me")
+    assert not await write(started, turns.resumed, "turn_1", epoch=2, deadline_at=9)
+    assert await write(started, turns.resumed, "turn_1", epoch=1, deadline_at=9)
+    running = replace(turn(), status="running", owner="me", deadline_at=9)
+    assert await read(started, turns.get, "turn_1") == running
+    assert not await write(started, turns.disown, "turn_1", epoch=2)
+    assert await write(started, turns.disown, "turn_1", epoch=1)
+    assert await read(started, turns.get, "turn_1") == replace(running, owner=None)
+    assert not await write(started, turns.settle, "turn_1", epoch=2, last_seq=4)
+    assert await write(started, turns.settle, "turn_1", epoch=1, last_seq=4)
+    assert await read(started, turns.get, "turn_1") == replace(running, owner=None, status="done", last_seq=4, input="")
+
+
+async def test_a_forgotten_turn_frees_its_idempotency_key(started: Store) -> None:
+    """As if it had never been asked for; another turn's key stays."""
+    for name in ("turn_1", "turn_9"):
+        key = idempotency.IdempotencyKey(
+            tenant="", user_id="ann", key=name, conversation_id="conv_1", turn_id=name, body_hash="h", created_at=1
+        )
+        await write(started, idempotency.insert, key)
+    await write(started, turns.delete, "turn_1")
+    assert await read(started, turns.get, "turn_1") is None
+    assert await read(started, idempotency.get, **OWNER, key="turn_1") is None
+    assert await read(started, idempotency.get, **OWNER, key="turn_9") is not None
+    await write(started, idempotency.delete, **OWNER, key="turn_9")
+    assert await read(started, idempotency.get, **OWNER, key="turn_9") is None
+
+
+async def test_a_conversation_is_named_once(store: Store) -> None:
+    """`name` fills an empty title only."""
+    await write(store, conversations.insert, conversation())
+    for title in ("", "First", "Second"):
+        await write(store, conversations.name, "conv_1", title=title)
+    row = await read(store, conversations.get, "conv_1", **OWNER)
+    assert row is not None
+    assert row.title == "First"
+
+
 # Journal
 
 
@@ -279,6 +320,29 @@ async def test_an_old_owner_cannot_write_to_the_journal(started: Store) -> None:
         await write(started, journal.append, "nobody", n=0, epoch=1, kind="step", body={})
     await write(started, journal.append, "turn_1", n=0, epoch=2, kind="step", body={})
     assert [entry.epoch for entry in await read(started, journal.load, "turn_1")] == [2]
+
+
+async def test_a_journal_can_be_written_at_once_and_again(started: Store) -> None:
+    """Entries that are there stay as they are; nothing is stored in the name of an old epoch, nor for no entries."""
+    entries = [journal.Entry(n=n, epoch=1, kind="events", body=[{"n": n}], created_at=1000 + n) for n in range(3)]
+    await write(started, journal.append_all, "turn_1", epoch=1, entries=[])
+    await write(started, journal.append_all, "turn_1", epoch=1, entries=entries[:2])
+    await write(started, journal.append_all, "turn_1", epoch=1, entries=[replace(entries[0], body=[]), *entries[1:]])
+    assert await read(started, journal.load, "turn_1") == entries
+    with pytest.raises(Fenced):
+        await write(started, journal.append_all, "turn_1", epoch=2, entries=entries)
+
+
+async def test_batches_of_turns_that_are_still_owned_are_stored_and_the_others_told(started: Store) -> None:
+    """One turn that has changed hands, or is gone, does not hold up the journals of the rest."""
+    await write(started, turns.insert, turn("turn_2", place=2))
+    await write(started, turns.claim, "turn_2", owner="b", epoch_from=1)
+    entry = journal.Entry(n=0, epoch=1, kind="events", body=[], created_at=1)
+    batches = [journal.Batch(turn_id=f"turn_{n}", epoch=1, entries=[entry]) for n in (1, 2, 3)]
+    assert await write(started, journal.append_batches, batches) == {"turn_2", "turn_3"}
+    assert await write(started, journal.append_batches, []) == set()
+    assert await read(started, journal.load, "turn_1") == [entry]
+    assert await read(started, journal.load, "turn_2") == []
 
 
 # Messages

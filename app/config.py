@@ -253,9 +253,7 @@ class Settings(Group):
             )
         if "default" not in self.profiles:
             names = ", ".join(self.profiles)
-            raise ConfigError(
-                f"[profiles] has no profile named default, only {names}; a turn that names none needs it."
-            )
+            raise ConfigError(f"[profiles] has no profile named default, only {names}; a turn that names none needs it.")
 
     def api_key(self, profile: Profile, *, environ: Mapping[str, str] | None = None) -> str | None:
         """The key of the profile's endpoint; None where none is needed.

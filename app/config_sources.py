@@ -60,9 +60,7 @@ class Found:
         if place[-1].endswith("_env"):
             # Whoever puts a key where its variable's name belongs must not read it in a log.
             return f"{start}{name} is not allowed: {reason}."
-        shown = json.dumps(
-            without_password(value) if isinstance(value, str) else value, default=str, ensure_ascii=False
-        )
+        shown = json.dumps(without_password(value) if isinstance(value, str) else value, default=str, ensure_ascii=False)
         return f"{start}{name} = {shown} is not allowed: {reason}."
 
     def _origin(self, place: Place) -> str:
@@ -142,9 +140,7 @@ def _setting(variable: str, values: Mapping[str, object], model: type[BaseModel]
         return (*place, rest[0]), annotation.model_fields[rest[0]].annotation
     if not rest and len(place) > 1 and annotation is str:
         return place, annotation
-    raise ConfigError(
-        f"The environment variable {variable} is not a setting; {_guess_variable(variable, place, model)}"
-    )
+    raise ConfigError(f"The environment variable {variable} is not a setting; {_guess_variable(variable, place, model)}")
 
 
 def _guess_variable(variable: str, place: Place, model: type[BaseModel]) -> str:

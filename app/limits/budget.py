@@ -98,8 +98,7 @@ def check(timeouts: Timeouts) -> None:
             inside, outside = getattr(timeouts, inner), getattr(timeouts, outer)
             if inside >= outside:
                 raise ConfigError(
-                    f"timeouts.{inner} = {show(inside)} must be shorter than "
-                    f"timeouts.{outer} = {show(outside)}: {RULE}."
+                    f"timeouts.{inner} = {show(inside)} must be shorter than timeouts.{outer} = {show(outside)}: {RULE}."
                 )
 
 

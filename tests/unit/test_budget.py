@@ -59,18 +59,14 @@ def test_the_ladder_is_refused_exactly_when_a_rule_is_broken(rungs: dict[str, fl
         return
     with pytest.raises(ConfigError) as caught:
         check(timeouts)
-    assert any(
-        f"timeouts.{i} = " in caught.value.message and f"timeouts.{o} = " in caught.value.message for i, o in broken
-    )
+    assert any(f"timeouts.{i} = " in caught.value.message and f"timeouts.{o} = " in caught.value.message for i, o in broken)
 
 
 def test_a_tool_whose_own_timeout_does_not_fit_is_named() -> None:
     """B1: a tool's own timeout may be at most the turn without its reserve."""
     timeouts = Timeouts(turn=3, reserve=2.5, tool=0.5)
     check_tools([("fits", 0.5), ("none", None)], timeouts)
-    with pytest.raises(
-        ConfigError, match=r"The tool nap has timeout = 1, .* timeouts\.turn - timeouts\.reserve = 0\.5:"
-    ):
+    with pytest.raises(ConfigError, match=r"The tool nap has timeout = 1, .* timeouts\.turn - timeouts\.reserve = 0\.5:"):
         check_tools([("fits", 0.5), ("nap", 1)], timeouts)
 
 

@@ -25,9 +25,7 @@ def refusal(tmp_path: Path, text: str = "", **environ: str) -> str:
     return caught.value.message.replace(f"{tmp_path}/", "")
 
 
-def test_without_any_configuration_the_demo_is_served_on_loopback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_configuration_the_demo_is_served_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 8: the defaults need no file, no key and no network."""
     monkeypatch.chdir(tmp_path)
     settings = Settings.load(environ={})
@@ -89,9 +87,7 @@ def test_a_variable_changes_the_default_profile_and_keeps_its_tools(tmp_path: Pa
     assert settings.profiles["default"].tools == ("app.demo.ledger",)
 
 
-@pytest.mark.parametrize(
-    "text", ['["https://a.example", "http://b.example:81"]', "https://a.example, http://b.example:81"]
-)
+@pytest.mark.parametrize("text", ['["https://a.example", "http://b.example:81"]', "https://a.example, http://b.example:81"])
 def test_a_list_in_the_environment_is_json_or_comma_separated(tmp_path: Path, text: str) -> None:
     """Both ways give the same list."""
     settings = load(tmp_path, EARLYBYTE_SERVER__CORS_ORIGINS=text)
@@ -216,11 +212,7 @@ def test_the_environment_is_read_in_one_place_only() -> None:
             node
             for node in ast.walk(tree)
             if (isinstance(node, ast.Attribute) and node.attr in readers and ast.unparse(node.value) == "os")
-            or (
-                isinstance(node, ast.ImportFrom)
-                and node.module == "os"
-                and readers & {name.name for name in node.names}
-            )
+            or (isinstance(node, ast.ImportFrom) and node.module == "os" and readers & {name.name for name in node.names})
         ]
         assert bool(found) == (file in doors), file
 

@@ -90,7 +90,9 @@ async def append_all(conn: AsyncConnection, turn_id: str, *, epoch: int, entries
 async def append_batches(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
     """Like `append_all` for many turns with two statements; ids of the turns that are in another epoch, or gone."""
     ids = [batch.turn_id for batch in batches]
-    found = await conn.execute(select(turns.c.id, turns.c.epoch).where(turns.c.id.in_(ids)).with_for_update(read=True))
+    # Locked in one order, so that two processes never wait for each other.
+    owned = select(turns.c.id, turns.c.epoch).where(turns.c.id.in_(ids)).order_by(turns.c.id).with_for_update(read=True)
+    found = await conn.execute(owned)
     epochs = {row.id: row.epoch for row in found}
     rows = [
         {

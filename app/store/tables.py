@@ -174,6 +174,8 @@ sessions = Table(
     Column("api_key_id", Text, ForeignKey("api_keys.id", ondelete="CASCADE"), nullable=False),
     Column("created_at", _Number, nullable=False),
     Column("expires_at", _Number, nullable=False),
+    # For the cascade.
+    Index("ix_sessions_key", "api_key_id"),
 )
 
 tickets = Table(
@@ -186,6 +188,8 @@ tickets = Table(
     Column("created_at", _Number, nullable=False),
     # When the first event with an id was sent under it; NULL until then.
     Column("used_at", _Number),
+    # For the cascade.
+    Index("ix_tickets_turn", "turn_id"),
 )
 
 # The rows of the demo's bookkeeping assistant.
@@ -216,6 +220,7 @@ ledger_invoices = Table(
     Column("idempotency_key", Text, nullable=False),
     Column("created_at", _Number, nullable=False),
     UniqueConstraint("user_id", "number"),
+    UniqueConstraint("user_id", "idempotency_key"),
 )
 
 ledger_payments = Table(
@@ -230,4 +235,5 @@ ledger_payments = Table(
     Column("reference", Text),
     Column("idempotency_key", Text, nullable=False),
     Column("created_at", _Number, nullable=False),
+    UniqueConstraint("user_id", "idempotency_key"),
 )

@@ -71,6 +71,7 @@ def upgrade() -> None:
         sa.Column("created_at", number(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_invoices")),
         sa.UniqueConstraint("user_id", "number", name=op.f("uq_ledger_invoices_user_id_number")),
+        sa.UniqueConstraint("user_id", "idempotency_key", name=op.f("uq_ledger_invoices_user_id_idempotency_key")),
     )
     op.create_table(
         "ledger_payments",
@@ -84,6 +85,7 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("created_at", number(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_payments")),
+        sa.UniqueConstraint("user_id", "idempotency_key", name=op.f("uq_ledger_payments_user_id_idempotency_key")),
     )
     op.create_table(
         "ledger_transactions",
@@ -125,6 +127,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["api_key_id"], ["api_keys.id"], name=op.f("fk_sessions_api_key_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_sessions")),
     )
+    op.create_index("ix_sessions_key", "sessions", ["api_key_id"])
     op.create_table(
         "turns",
         sa.Column("id", sa.Text(), nullable=False),
@@ -203,6 +206,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_tickets_turn_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("ticket_hash", name=op.f("pk_tickets")),
     )
+    op.create_index("ix_tickets_turn", "tickets", ["turn_id"])
 
 
 def downgrade() -> None:

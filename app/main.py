@@ -22,7 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app import bootstrap
 from app.api import documents, problems
 from app.api.edge import Edge
-from app.api.routes import conversations, demo, events, health, messages, session, turns
+from app.api.routes import conversations, demo, docs, events, health, messages, session, turns
 from app.config import Settings
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -47,10 +47,12 @@ def create_app(settings: Settings) -> FastAPI:
         version="0.1.0",
         summary="Turns of tool-using agents, streamed as typed events.",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
         openapi_tags=[{"name": name} for name in ("conversations", "turns", "messages", "session", "operation")],
     )
     problems.install(app)
-    for part in (conversations, turns, events, messages, session, health, demo):
+    for part in (conversations, turns, events, messages, session, health, docs, demo):
         app.include_router(part.router)
     app.add_middleware(Edge, service=lambda: app.state.service, body_bytes=settings.limits.body_bytes)
     if settings.server.cors_origins:

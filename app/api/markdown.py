@@ -37,9 +37,10 @@ def render(text: str) -> str:
     """Sanitised HTML of `text`: CommonMark, tables and strikethrough.
 
     Raw HTML is shown as the text that it is. Links open in a new tab without a referrer, and only absolute `http`,
-    `https` and `mailto` ones lead anywhere. A picture is shown only when its bytes are in the text (`data:`); any other picture becomes a
-    link to it. To load it unasked would tell a host that the model chose what the model put into the URL, which is how an
-    injected prompt carries a conversation away. Tools show pictures with the `image` event, whose URL is not the model's.
+    `https` and `mailto` ones lead anywhere. A picture is shown only when its bytes are in the text (`data:`); any other
+    picture becomes a link to it. To load it unasked would tell a host that the model chose what the model put into the
+    URL, which is how an injected prompt carries a conversation away. Tools show pictures with the `image` event, whose
+    URL is not the model's.
 
     Never raises, and holds no state between calls. About two seconds of CPU per million characters: call it in a
     worker thread when the text is long.

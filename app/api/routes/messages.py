@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Body, Response
 
 from app.api import documents, schemas
@@ -18,6 +20,8 @@ from app.store.messages import Message
 from app.turns.admission import NotFound
 
 router = APIRouter(tags=["messages"])
+# Text up to this length is rendered on the loop.
+SHORT_CHARS = 2000
 
 
 @router.get(
@@ -31,7 +35,9 @@ async def get_message(service: Running, principal: Asker, message_id: Id) -> dic
     row = await _own(service, principal, message_id)
     reacted = await service.parts.store.read(lambda conn: reactions.for_messages(conn, [message_id], principal.user_id))
     reaction = reacted[message_id].reaction if message_id in reacted else None
-    return documents.message(row, reaction=reaction, html=render(row.text))
+    # Two microseconds a character: what is long must not hold up the streams.
+    html = render(row.text) if len(row.text) < SHORT_CHARS else await anyio.to_thread.run_sync(render, row.text)
+    return documents.message(row, reaction=reaction, html=html)
 
 
 @router.put(

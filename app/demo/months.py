@@ -20,7 +20,7 @@ _NAMED = re.compile(
 _AGO = re.compile(r"\b(\d{1,2}|one|two|three|four)\s+months?\s+ago\b", re.IGNORECASE)
 _NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4}
 # "may" and "march" are also verbs: they are months where a word or a capital letter says so.
-_VERBS = re.compile(r"(?:\b(?:in|for|of|and|about|during|from|since)\s+|^)$", re.IGNORECASE)
+_BEFORE_MONTH = re.compile(r"\b(?:in|for|of|and|about|during|from|since)\s+$", re.IGNORECASE)
 
 
 def today() -> date:
@@ -70,7 +70,8 @@ def find_month(text: str, day: date) -> str | None:
 
 
 def _is_month(text: str, named: re.Match[str]) -> bool:
-    after = text[named.end() :].lstrip().lower()
+    before, after = text[: named.start()], text[named.end() :].strip(" .?!").lower()
     if after.startswith(("i ", "we ", "you ")):
         return False
-    return bool(named[2] or named[1][0].isupper() or _VERBS.search(text[: named.start()]))
+    alone = not before.strip() and not after
+    return bool(named[2] or named[1][0].isupper() or alone or _BEFORE_MONTH.search(before))

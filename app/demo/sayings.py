@@ -119,7 +119,7 @@ WHO = (
 
 _SMALL_TALK: tuple[tuple[str, str], ...] = (
     (
-        r"^\W*(?:hi|hello|hey|good (?:morning|afternoon|evening|day)|greetings|moin|hallo)\b(?:\W+\w+){0,2}\W*$",
+        r"^\W*(?:and )?(?:say )?(?:hi|hello|hey|good (?:morning|afternoon|evening|day)|greetings)\b(?:\W+\w+){0,2}\W*$",
         'Hello! I am the bookkeeping assistant. Ask me for "my balance", "last month", or "help".',
     ),
     (r"\b(?:thanks|thank you|thx|cheers|great|perfect|well done|nice)\b", "You are welcome. Anything else for the books?"),

@@ -200,7 +200,7 @@ def _about_behaviour(special: Special) -> tuple[Part, ...]:
         return (Say(f"Here I am. The first {tries} failed before anything was shown, so the service simply tried again."),)
     if special.silence:
         seconds = f"{special.silence:g} seconds"
-        return (Say(f"That was silence for {seconds}. The connection was kept alive all the while."),)
+        return (Say(f"That was silence for {seconds}: not a single chunk came from me."),)
     if special.slowness != 1.0:
         return (Say(sayings.SLOW),)
     return (Say(sayings.MIDDLE),)

@@ -20,6 +20,7 @@ from app.api.tickets import Tickets
 from app.api.viewers import Viewers
 from app.config import Profile, Settings
 from app.demo import ledger
+from app.demo.model import DemoModel
 from app.errors import ConfigError
 from app.hooks.chain import HookChain
 from app.ids import new_id
@@ -82,8 +83,6 @@ def _provider(name: str, profile: Profile, settings: Settings) -> Provider:
     upstream = UpstreamLimits(read_timeout=read_timeout, upstream_bytes=settings.limits.upstream_bytes)
     match profile.provider:
         case "demo":
-            from app.demo.model import DemoModel
-
             return DemoModel()
         case "openai":
             return OpenAIChat(

@@ -17,6 +17,7 @@ from app.limits.cancel import Cancel
 from app.limits.groups import task_group
 from app.limits.threads import WorkerThreads
 from app.tools.context import ToolContext
+from app.tools.errors import ToolError
 from app.tools.execution import ToolOutcome, run_call
 from app.tools.tool import Tool
 
@@ -147,6 +148,13 @@ class ToolDesk:
             return None
         call = OpenCall(id=call.id, name=call.name, arguments=arguments, approval_id=call.approval_id)
         if tool.approval:
+            try:
+                tool.validate(arguments)
+            except ToolError as error:
+                # Nobody is asked about a call that cannot be made.
+                self._stage.show(self._start(call))
+                await self._end(call, _not_run("error", error.message), results)
+                return None
             approved, words = await self._stage.ask_approval(
                 call=call, title=tool.title, prompt=tool.prompt(arguments), arguments=tool.redacted(arguments)
             )

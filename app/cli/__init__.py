@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "check":
                 from app.cli.upkeep import check
 
-                return check(settings)
+                files = [(kind, path) for kind in ("nginx", "kubernetes", "compose") for path in getattr(arguments, kind)]
+                return check(settings, files)
             case _:
                 from app.cli.keys import keys
 

@@ -69,12 +69,19 @@ def build() -> argparse.ArgumentParser:
         help="bring the store to this version's schema",
         description="Brings the store to the schema of this version. `serve` does that by itself for SQLite.",
     )
-    commands.add_parser(
+    check = commands.add_parser(
         "check",
         parents=[shared],
-        help="say whether `serve` would start",
-        description="Checks configuration, time ladder and profiles with their tools, and opens the store.",
+        help="say whether `serve` would start, and whether what stands around it fits",
+        description="Checks configuration, time ladder and profiles with their tools, opens the store, and reads the files "
+        "of proxies and orchestrators that are given. Exit code 1: something in them is wrong.",
     )
+    for kind, what in (
+        ("nginx", "an nginx configuration"),
+        ("kubernetes", "manifests with an Ingress or a Deployment"),
+        ("compose", "a compose file"),
+    ):
+        check.add_argument(f"--{kind}", metavar="FILE", action="append", default=[], help=f"{what} to hold to the ladder")
 
     keys = commands.add_parser("key", parents=[shared], help="make, list and revoke API keys", description="API keys.")
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)

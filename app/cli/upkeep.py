@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 
+from app.cli.proxies.finding import Finding
+from app.cli.proxies.manifests import check_compose, check_kubernetes
+from app.cli.proxies.nginx import check_nginx
 from app.config import Settings
 from app.config_sources import without_password
+from app.limits import budget
 from app.store.engine import Store
 from app.store.schema import migrate as migrate_store
 
@@ -21,25 +27,49 @@ def migrate(settings: Settings) -> int:
     return 0
 
 
-def check(settings: Settings) -> int:
-    """Print one `ok` line for each thing that `serve` needs; returns the exit code.
+def check(settings: Settings, files: Sequence[tuple[str, str]] = ()) -> int:
+    """Print the time ladder and a line for each thing that `serve` needs; returns the exit code, 1 when a file is wrong.
 
-    The settings have been read and the ladder checked before this is called.
+    `files` are `(kind, path)` of what stands around the service: `nginx`, `kubernetes` or `compose`. The settings have been
+    read and the ladder checked before this is called.
 
     Raises:
         EarlybyteError: the first thing that is not as it must be.
     """
     from app.bootstrap import preflight
 
-    print("ok  configuration")
-    print("ok  time ladder")
+    print("ok    configuration")
+    _print_ladder(settings)
     preflight(settings)
     for name, profile in settings.profiles.items():
         what = f"{len(profile.tools)} tool modules" if len(profile.tools) != 1 else "1 tool module"
-        print(f"ok  profile {name}: {profile.provider}, {what}")
+        print(f"ok    profile {name}: {profile.provider}, {what}")
     anyio.run(_open_and_close, settings.store.url)
-    print(f"ok  store {without_password(settings.store.url)}")
-    return 0
+    print(f"ok    store {without_password(settings.store.url)}")
+    findings = [finding for kind, path in files for finding in _read(kind, path, settings)]
+    for finding in findings:
+        print(finding)
+    broken = sum(finding.verdict == "WRONG" for finding in findings)
+    if broken:
+        print(f"{broken} of {len(findings)} findings are wrong.")
+    return 1 if broken else 0
+
+
+def _print_ladder(settings: Settings) -> None:
+    print("ok    time ladder (seconds): every timeout is shorter than the one around it")
+    show = budget.show
+    for inner, inside, outer, outside, margin in budget.margins(settings.timeouts):
+        print(f"        {inner:<22}{show(inside):>6}  <  {outer:<18}{show(outside):>6}   margin {show(margin)}")
+
+
+def _read(kind: str, path: str, settings: Settings) -> list[Finding]:
+    match kind:
+        case "nginx":
+            return check_nginx(path, settings.timeouts, settings.limits)
+        case "kubernetes":
+            return check_kubernetes(path, settings)
+        case _:
+            return check_compose(path, settings)
 
 
 async def _open_and_close(url: str) -> None:

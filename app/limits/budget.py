@@ -102,6 +102,15 @@ def check(timeouts: Timeouts) -> None:
                 )
 
 
+def margins(timeouts: Timeouts) -> list[tuple[str, float, str, float, float]]:
+    """Every rule of the ladder: inner rung, its value, the rung around it, its value, and the margin; all in seconds."""
+    return [
+        (inner, inside := getattr(timeouts, inner), outer, outside := getattr(timeouts, outer), outside - inside)
+        for chain in _CHAINS
+        for inner, outer in pairwise(chain)
+    ]
+
+
 def check_tools(tools: Iterable[tuple[str, float | None]], timeouts: Timeouts) -> None:
     """Accept tools whose own timeout, in seconds, fits into a turn without its reserve (B1).
 

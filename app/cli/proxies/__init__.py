@@ -1,0 +1,1 @@
+"""Reading the files of what stands around the service, and holding them to the time ladder."""

@@ -52,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 files = [(kind, path) for kind in ("nginx", "kubernetes", "compose") for path in getattr(arguments, kind)]
                 return check(settings, files)
+            case "probe":
+                from app.cli.chat import key_of
+                from app.cli.probe import probe
+
+                return probe(arguments.url, key_of(arguments), settings.timeouts, arguments)
             case _:
                 from app.cli.keys import keys
 

@@ -49,7 +49,7 @@ def chat(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _chat(settings: Settings, arguments: argparse.Namespace, text: str) -> int:
-    key = _key(arguments)
+    key = key_of(arguments)
     async with (
         _service(settings, arguments.url) as url,
         httpx.AsyncClient(
@@ -66,7 +66,12 @@ async def _chat(settings: Settings, arguments: argparse.Namespace, text: str) ->
         return await _Talk(client, screen, approve=arguments.yes).run(conversation, text, arguments.profile)
 
 
-def _key(arguments: argparse.Namespace) -> str | None:
+def key_of(arguments: argparse.Namespace) -> str | None:
+    """The API key that `--key` or `--key-file` gives.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     if arguments.key_file is None:
         return str(arguments.key) if arguments.key else None
     try:

@@ -83,6 +83,23 @@ def build() -> argparse.ArgumentParser:
     ):
         check.add_argument(f"--{kind}", metavar="FILE", action="append", default=[], help=f"{what} to hold to the ladder")
 
+    look = commands.add_parser(
+        "probe",
+        parents=[shared],
+        help="look at an installation from outside, through its proxies",
+        description="Runs two harmless turns in a conversation of its own and says what is right, what is wrong and how to "
+        "mend it. Exit code 1: something is wrong.",
+    )
+    look.add_argument("url", help="the service, as its users reach it; with --raw, any address of an event stream")
+    look.add_argument("--raw", action="store_true", help="only watch this event stream")
+    look.add_argument("--patience", type=float, default=20.0, metavar="S", help="seconds of silence to sit out (20)")
+    look.add_argument("--input", default="Give me a long answer", help="what to ask")
+    look.add_argument("--profile", metavar="NAME", help="the assistant to ask")
+    look.add_argument("--json", action="store_true", help="for machines")
+    look_key = look.add_mutually_exclusive_group()
+    look_key.add_argument("--key", help="an API key; other users of this machine can see it, --key-file is better")
+    look_key.add_argument("--key-file", metavar="FILE", help="a file that has the API key")
+
     keys = commands.add_parser("key", parents=[shared], help="make, list and revoke API keys", description="API keys.")
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     create = actions.add_parser(

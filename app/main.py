@@ -20,7 +20,7 @@ from sse_starlette.sse import AppStatus
 from starlette.middleware.cors import CORSMiddleware
 
 from app import bootstrap
-from app.api import documents, problems
+from app.api import openapi, problems
 from app.api.edge import Edge
 from app.api.routes import conversations, demo, docs, events, health, messages, session, turns
 from app.config import Settings
@@ -49,11 +49,13 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         openapi_tags=[{"name": name} for name in ("conversations", "turns", "messages", "session", "operation")],
     )
-    problems.install(app)
-    for part in (conversations, turns, events, messages, session, health, docs, demo):
-        app.include_router(part.router)
+    routers = [part.router for part in (conversations, turns, events, messages, session, health, docs, demo)]
+    for router in routers:
+        app.include_router(router)
+    problems.install(app, [*app.routes, *(route for router in routers for route in router.routes)])
     app.add_middleware(Edge, service=lambda: app.state.service, body_bytes=settings.limits.body_bytes)
     if settings.server.cors_origins:
         app.add_middleware(
@@ -64,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
             expose_headers=["Location", "Retry-After"],
         )
-    _describe_problems(app)
+    openapi.install(app)
     return app
 
 
@@ -105,18 +107,6 @@ class _drain_before_stop:  # noqa: N801 - used as a context manager function
     def __exit__(self, *_: object) -> None:
         for number, old in self._old.items():
             signal.signal(number, old)
-
-
-def _describe_problems(app: FastAPI) -> None:
-    """Have OpenAPI know the problem document, which no response model mentions."""
-    original = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = original()
-        schema.setdefault("components", {}).setdefault("schemas", {})["Problem"] = documents.PROBLEM_SCHEMA
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document
 
 
 def __getattr__(name: str) -> FastAPI:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.api import schemas
 from app.store.conversations import Conversation
 from app.store.messages import Message
 
@@ -73,13 +72,21 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def stream(description: str) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI response of a stream."""
-    text = {"schema": {"type": "string"}, "example": _EXAMPLE}
+    # `itemSchema` is one event (OpenAPI 3.2, and before that as FastAPI does).
+    frame = {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "data")}, "required": ["data"]}
+    event = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
     return {
         200: {
             "description": description + " Each event is one of `/v1/schema/events.json`.",
-            "content": {"text/event-stream": text, "application/x-ndjson": {"schema": {"type": "string"}}},
+            "content": {
+                "text/event-stream": {"itemSchema": frame, "example": _EXAMPLE},
+                "application/x-ndjson": {"itemSchema": event},
+            },
         }
     }
 
 
-PROBLEM_SCHEMA = schemas.Problem.model_json_schema()
+def turn_links(identifier: str) -> dict[str, Any]:
+    """OpenAPI links from an answer that names a turn to what can be done with it."""
+    names = ("get_turn", "follow", "cancel_turn", "issue_ticket")
+    return {name: {"operationId": name, "parameters": {"turn_id": identifier}} for name in names}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
 
 from app.errors import EarlybyteError, StoreUnavailable
 from app.events.codec import encode
@@ -90,7 +92,7 @@ _STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (StoreUnavailable, 503),
     (Draining, 503),
 )
-_CODES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 406: "not_acceptable"}
+_CODES = {404: "not_found", 413: "too_large"}
 _TITLES = {
     400: "Bad request",
     401: "Unauthorized",
@@ -133,8 +135,8 @@ def for_error(error: EarlybyteError) -> Response:
     return problem(500, "internal", "Something went wrong on our side.")
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of the application a problem document."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Make every error of the application a problem document; `routes` are all that it has."""
 
     @app.exception_handler(EarlybyteError)
     async def ours(_request: Request, error: EarlybyteError) -> Response:
@@ -142,16 +144,19 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        errors = [
-            {"field": ".".join(str(part) for part in one["loc"] if part != "body"), "message": _plain(one)}
-            for one in error.errors()
-        ]
-        first = errors[0] if errors else {"field": "", "message": "it cannot be used"}
-        where = f"{first['field']}: " if first["field"] else ""
-        return problem(422, "invalid_request", f"{where}{first['message']}", errors=errors)
+        errors = [{"field": _field(one), "message": _plain(one)} for one in error.errors()]
+        first = errors[0]
+        return problem(422, "invalid_request", f"{first['field'] or 'body'}: {first['message']}.", errors=errors)
 
     @app.exception_handler(HTTPException)
-    async def http(_request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:
+            # The framework's word for a body that it cannot decode.
+            return problem(422, "invalid_request", "body: it is not valid JSON.")
+        if error.status_code == 405:
+            allowed = _allowed(request, routes)
+            words = f"{request.method} is not possible here; use {allowed}."
+            return problem(405, "method_not_allowed", words, headers={"Allow": allowed})
         code = _CODES.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal")
         headers = dict(error.headers or {})
         return problem(error.status_code, code, str(error.detail), headers=headers)
@@ -162,9 +167,51 @@ def install(app: FastAPI) -> None:
         return problem(500, "internal", "Something went wrong on our side.")
 
 
+def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:
+    """All methods of the path: the framework names only those of the first route that it finds."""
+    methods: set[str] = set()
+    for route in routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
+
+
+def _field(error: Any) -> str:
+    """Where the fault is, as the client wrote it: without pydantic's names for the members of a union."""
+    if error["type"] == "json_invalid":
+        return ""
+    parts = list(error["loc"])[1:]
+    tags = {index for index, part in enumerate(parts) if index and _is_tag(parts[index - 1], part)}
+    return ".".join(str(part) for index, part in enumerate(parts) if index not in tags)
+
+
+def _is_tag(before: object, part: object) -> bool:
+    return (isinstance(before, int) and part in {"text", "image_url"}) or (before == "input" and part in {"text", "parts"})
+
+
+_WORDS = {
+    "missing": "it is required",
+    "extra_forbidden": "there is no such field",
+    "string_type": "it must be text",
+    "string_unicode": "it must be text without broken characters",
+    "dict_type": "it must be an object",
+    "list_type": "it must be a list",
+    "json_invalid": "it is not valid JSON",
+}
+
+
 def _plain(error: Any) -> str:
     """One pydantic error without the parts that are for programmers."""
-    message = str(error["msg"])
-    if error["type"] == "json_invalid":
-        return "the body is not valid JSON"
-    return message.removeprefix("Value error, ")
+    kind, message = error["type"], str(error["msg"])
+    if kind == "model_attributes_type":
+        if isinstance(error.get("input"), bytes):
+            return "it must be JSON, sent with Content-Type: application/json"
+        return "it must be an object"
+    if kind == "union_tag_invalid":
+        return f"its type must be one of {error['ctx']['expected_tags']}"
+    if kind in _WORDS:
+        return _WORDS[kind]
+    message = message.removeprefix("Value error, ").partition(", unable to")[0].partition(" after validation")[0]
+    for start in ("Input should ", "String should ", "List should ", "Dictionary should "):
+        message = message.replace(start, "it must ")
+    return message

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+
+from app.events.codec import clean
 
 JsonObject = dict[str, JsonValue]
+# Levels of a body. Parsers and encoders in our way give up somewhere above 200, each in its own manner.
+_DEEPEST = 64
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it must not be empty")
+    return text
+
+
+def _picture(url: str) -> str:
+    if not url.startswith(("http://", "https://", "data:image/")):
+        raise ValueError("it must be an http, https or data:image URL")
+    return url
+
+
+# The patterns are for OpenAPI; what is checked says it in a sentence of ours.
+Said = Annotated[str, AfterValidator(_said), Field(json_schema_extra={"pattern": r"\S"})]
+PictureUrl = Annotated[str, AfterValidator(_picture), Field(json_schema_extra={"pattern": r"^(https?://|data:image/)"})]
 
 
 class Body(BaseModel):
@@ -14,18 +36,43 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _sound(cls, value: Any) -> Any:
+        return _sound(value) if isinstance(value, dict) else value
+
+
+def _sound(value: Any, depth: int = 0) -> Any:
+    """The same JSON value, with lone surrogates, which JSON can say and UTF-8 cannot, as U+FFFD (F4).
+
+    Raises:
+        ValueError: a number that is none, or deeper than anything that will read it later can follow.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    match value:
+        case str():
+            return clean(value)
+        case float() if not math.isfinite(value):
+            raise ValueError("NaN and infinite numbers are not JSON")
+        case dict():
+            return {clean(key): _sound(item, depth + 1) for key, item in value.items()}
+        case list():
+            return [_sound(item, depth + 1) for item in value]
+    return value
+
 
 class TextPart(Body):
     """Text of the user."""
 
     type: Literal["text"]
-    text: str
+    text: Said
 
 
 class ImageUrl(Body):
     """Where a picture is: an http(s) or data URL."""
 
-    url: Annotated[str, Field(min_length=1, pattern=r"^(https?://|data:image/)")]
+    url: PictureUrl
     detail: Literal["auto", "low", "high"] | None = None
 
 
@@ -39,6 +86,19 @@ class ImagePart(Body):
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
+def _form(value: object) -> str | None:
+    """Which form of input was meant, so that only that one's faults are told."""
+    if isinstance(value, str):
+        return "text"
+    return "parts" if isinstance(value, list) else None
+
+
+Input = Annotated[
+    Annotated[Said, Tag("text")] | Annotated[list[Part], Field(min_length=1, max_length=100), Tag("parts")],
+    Discriminator(_form, custom_error_type="input_form", custom_error_message="it must be text or a list of parts"),
+]
+
+
 class NewConversation(Body):
     """`POST /v1/conversations`."""
 
@@ -50,7 +110,7 @@ class NewConversation(Body):
 class NewTurn(Body):
     """`POST /v1/conversations/{id}/turns`."""
 
-    input: str | Annotated[list[Part], Field(min_length=1, max_length=100)]
+    input: Input
     profile: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     on_busy: Literal["reject", "enqueue", "interrupt"] = "reject"
     on_disconnect: Literal["continue", "cancel"] = "continue"

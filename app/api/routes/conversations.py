@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import anyio
@@ -22,7 +23,9 @@ from app.turns.state import Cancelled
 
 router = APIRouter(tags=["conversations"])
 Limit = Annotated[int, Query(ge=1, le=100)]
-Cursor = Annotated[str | None, Query(max_length=200)]
+# What OpenAPI says of cursors; that they are used as given is checked by hand, with a sentence of ours.
+Cursor = Annotated[str | None, Query(json_schema_extra={"pattern": r"^[0-9]{1,15}\.[0-9A-Za-z_]{1,64}$"})]
+MessageCursor = Annotated[str | None, Query(json_schema_extra={"pattern": r"^[0-9]{1,15}$"})]
 # How long a DELETE waits for a turn to stop.
 STOP_SECONDS = 8.0
 
@@ -64,7 +67,7 @@ async def create_conversation(
 )
 async def list_conversations(service: Running, principal: Asker, limit: Limit = 50, cursor: Cursor = None) -> dict[str, Any]:
     """The caller's own conversations, newest first."""
-    before = _position(cursor) if cursor else None
+    before = _position(cursor) if cursor is not None else None
     rows = await service.parts.store.read(
         lambda conn: conversations.list_page(
             conn, tenant=principal.tenant, user_id=principal.user_id, limit=limit + 1, before=before
@@ -77,10 +80,10 @@ async def list_conversations(service: Running, principal: Asker, limit: Limit = 
 
 
 def _position(cursor: str) -> tuple[int, str]:
-    moment, _, row_id = cursor.partition(".")
-    if not (moment.isascii() and moment.isdigit() and len(moment) < 16 and row_id):
+    found = re.fullmatch(r"([0-9]{1,15})\.([0-9A-Za-z_]{1,64})", cursor)
+    if found is None:
         raise InvalidRequest("cursor: it must be the next_cursor of an earlier page.")
-    return int(moment), row_id
+    return int(found[1]), found[2]
 
 
 @router.get(
@@ -119,12 +122,12 @@ async def delete_conversation(service: Running, principal: Asker, conversation_i
     responses=documents.problems(401, 403, 404, 422, 503),
 )
 async def list_messages(
-    service: Running, principal: Asker, conversation_id: Id, limit: Limit = 50, cursor: Cursor = None
+    service: Running, principal: Asker, conversation_id: Id, limit: Limit = 50, cursor: MessageCursor = None
 ) -> dict[str, Any]:
     """The history, oldest first."""
-    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 16):
+    if cursor is not None and re.fullmatch("[0-9]{1,15}", cursor) is None:
         raise InvalidRequest("cursor: it must be the next_cursor of an earlier page.")
-    after = int(cursor) if cursor else None
+    after = int(cursor) if cursor is not None else None
 
     async def load(conn: Connection) -> tuple[list[messages.Message], dict[str, reactions.Reaction]]:
         own = await conversations.get(conn, conversation_id, tenant=principal.tenant, user_id=principal.user_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Request, Response
@@ -20,6 +21,9 @@ from app.turns.queries import FoundTurn, find_turn, turn_document
 
 router = APIRouter(tags=["turns"])
 Id = Annotated[str, Path(max_length=64)]
+# What is printable of Latin-1, which is what a header can carry.
+_PRINTABLE = r"^[ -~\u00a1-\u00ac\u00ae-\u00ff]{1,255}$"
+IdempotencyKey = Annotated[str | None, Header(json_schema_extra={"pattern": _PRINTABLE})]
 
 
 @router.post(
@@ -27,7 +31,8 @@ Id = Annotated[str, Path(max_length=64)]
     status_code=202,
     response_model=schemas.AcceptedTurn,
     responses=documents.problems(401, 403, 404, 409, 413, 422, 429, 503)
-    | documents.stream("With `Accept: text/event-stream` or `application/x-ndjson`: the turn's events."),
+    | documents.stream("With `Accept: text/event-stream` or `application/x-ndjson`: the turn's events.")
+    | {202: {"links": documents.turn_links("$response.body#/turn_id")}},
 )
 async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters of the request
     request: Request,
@@ -36,11 +41,11 @@ async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters o
     conversation_id: Id,
     body: Annotated[schemas.NewTurn, Body()],
     wished: Wished,
-    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Start a turn, or attach to the one that the same `Idempotency-Key` started before (H1–H6)."""
     _check_input(body, service.parts.settings.limits.input_chars)
-    if idempotency_key is not None and (not idempotency_key or not idempotency_key.isprintable()):
+    if idempotency_key is not None and re.search(_PRINTABLE, idempotency_key) is None:
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters.")
     if wished.form is not None:
         check_room(service, principal, request)
@@ -76,14 +81,11 @@ def _given(body: schemas.NewTurn) -> str | list[dict[str, Any]]:
 
 def _check_input(body: schemas.NewTurn, max_chars: int) -> None:
     if isinstance(body.input, str):
-        chars, empty = len(body.input), not body.input.strip()
+        chars = len(body.input)
     else:
-        texts = [part.text for part in body.input if isinstance(part, schemas.TextPart)]
-        chars, empty = sum(map(len, texts)), False
+        chars = sum(len(part.text) for part in body.input if isinstance(part, schemas.TextPart))
     if chars > max_chars:
         raise TooLarge(f"The input has {chars} characters; {max_chars} is the most.")
-    if empty:
-        raise InvalidRequest("input: it must not be empty.")
 
 
 def _accepted(admitted: Admitted, service: Service) -> Response:

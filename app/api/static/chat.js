@@ -22,6 +22,9 @@ export class Chat {
   // Counts what was opened: an answer to an older question about another conversation is dropped.
   #visit = 0;
   #turns = new Map();
+  // The history has no HTML: a message's own is asked for once somebody looks at it.
+  #seen = new IntersectionObserver((entries) => this.#look(entries), { root: byId("scroller"), rootMargin: "400px" });
+  #unseen = new Map();
 
   constructor({ scroll, composer, drawer, conversations }) {
     this.#scroll = scroll;
@@ -82,6 +85,8 @@ export class Chat {
       view.drop();
     }
     this.#turns.clear();
+    this.#seen.disconnect();
+    this.#unseen.clear();
     this.#composer.running(false);
     this.#connection.textContent = "";
     this.#tell("");
@@ -106,6 +111,10 @@ export class Chat {
         view.load(message);
         view.settle(message);
         this.#feed.append(view.element);
+        if (message.html === undefined && message.status !== "apology") {
+          this.#unseen.set(view.element, view);
+          this.#seen.observe(view.element);
+        }
       }
     }
     const last = messages[messages.length - 1];
@@ -214,6 +223,16 @@ export class Chat {
     const id = this.#id;
     if (id) await this.#conversations.refresh(id).catch(() => null);
     if (id === this.#id) this.#showTitle();
+  }
+
+  #look(entries) {
+    for (const { isIntersecting, target } of entries) {
+      const view = isIntersecting && this.#unseen.get(target);
+      if (!view) continue;
+      this.#unseen.delete(target);
+      this.#seen.unobserve(target);
+      this.#settle(view, view.messageId);
+    }
   }
 
   /** Takes the service's rendering; without it the light form stays, which has the same words. */

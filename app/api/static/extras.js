@@ -5,12 +5,13 @@ import { h, icon, safeUrl } from "./dom.js";
 /** A picture with its words; the words alone when it may not or cannot be loaded. */
 export function picture({ url, alt, width, height }) {
   const address = safeUrl(url, { picture: true });
-  const caption = h("figcaption", {}, alt);
+  if (!address) return h("p", { class: "notice" }, icon("alert"), alt);
+  // The words are the picture's own for a screen reader; on the screen a whole table of them would only repeat it.
+  const caption = alt.length <= 90 ? h("figcaption", { "aria-hidden": "true" }, alt) : "";
   const figure = h("figure", { class: "picture" }, caption);
-  if (!address) return figure;
   // With both sizes the browser keeps the room, and nothing jumps when the bytes arrive.
   const image = h("img", { src: address, alt, width, height, decoding: "async", referrerpolicy: "no-referrer" });
-  image.addEventListener("error", () => image.replaceWith(h("p", { class: "notice" }, icon("alert"), "The picture could not be loaded.")));
+  image.addEventListener("error", () => image.replaceWith(h("p", { class: "notice" }, icon("alert"), `The picture could not be loaded: ${alt}`)));
   figure.prepend(image);
   return figure;
 }

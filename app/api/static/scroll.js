@@ -8,6 +8,7 @@ export class Scroll {
   #scroller = byId("scroller");
   #button = byId("to-end");
   #pinned = true;
+  #top = 0;
 
   constructor() {
     this.#scroller.addEventListener("scroll", () => this.#look(), { passive: true });
@@ -23,9 +24,12 @@ export class Scroll {
     this.#follow();
   }
 
+  /** Only a move upwards lets go: when a picture has just come, the end is far although nobody went away from it. */
   #look() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
-    this.#pinned = scrollHeight - scrollTop - clientHeight < NEAR;
+    const near = scrollHeight - scrollTop - clientHeight < NEAR;
+    this.#pinned = near || (this.#pinned && scrollTop >= this.#top);
+    this.#top = scrollTop;
     this.#button.hidden = this.#pinned;
   }
 

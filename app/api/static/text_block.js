@@ -44,28 +44,46 @@ export class TextBlock {
     this.element.dataset.open = "";
   }
 
-  /**
-   * Puts the service's sanitised HTML in place. Elements that are equal stay, and with them selection and scroll place.
-   * The HTML is the service's own rendering; the page's policy would stop any script in it as well.
-   */
-  render(html) {
+  /** Puts these nodes in place. What is equal stays, and with it the reader's selection and place. */
+  show(nodes) {
     this.close();
     this.#rendered = true;
-    const fresh = new DOMParser().parseFromString(html, "text/html").body;
-    for (const table of fresh.querySelectorAll("table")) {
-      const place = document.createComment("");
-      table.replaceWith(place);
-      place.replaceWith(framed(table));
-    }
-    dropGaps(fresh);
     const old = [...this.element.childNodes];
-    const next = [...fresh.childNodes];
-    next.forEach((node, index) => {
+    nodes.forEach((node, index) => {
       if (!old[index]) this.element.append(node);
       else if (!old[index].isEqualNode(node)) old[index].replaceWith(node);
     });
-    for (const node of old.slice(next.length)) node.remove();
+    for (const node of old.slice(nodes.length)) node.remove();
   }
+}
+
+/**
+ * Puts the service's rendering of the whole answer into its blocks. Between blocks stand tools and cards, so it must be
+ * taken apart again: it is, when it has as many paragraphs, lists and so on as the light form of all blocks together.
+ * If not, which takes markdown that runs on over a tool, the light form stays; it has the same words.
+ */
+export function showRendered(blocks, html) {
+  const nodes = parse(html);
+  const sizes = blocks.map((block) => block.element.childElementCount);
+  if (blocks.length > 1 && sizes.reduce((sum, size) => sum + size, 0) !== nodes.length) return;
+  let from = 0;
+  blocks.forEach((block, index) => {
+    const to = blocks.length > 1 ? from + sizes[index] : nodes.length;
+    block.show(nodes.slice(from, to));
+    from = to;
+  });
+}
+
+/** The service's sanitised HTML as nodes. The page's policy would stop any script in it as well. */
+function parse(html) {
+  const { body } = new DOMParser().parseFromString(html, "text/html");
+  for (const table of body.querySelectorAll("table")) {
+    const place = document.createComment("");
+    table.replaceWith(place);
+    place.replaceWith(framed(table));
+  }
+  dropGaps(body);
+  return [...body.childNodes];
 }
 
 /** Takes out the line ends between block elements, which draw nothing and which the light form does not have. */
@@ -73,5 +91,9 @@ function dropGaps(root) {
   const containers = "table, thead, tbody, tr, ul, ol, blockquote";
   for (const parent of [root, ...root.querySelectorAll(`${containers}, li:has(> p)`)]) {
     for (const node of [...parent.childNodes]) if (node.nodeType === Node.TEXT_NODE && !node.data.trim()) node.remove();
+  }
+  for (const list of root.querySelectorAll("li > ul, li > ol")) {
+    const words = list.previousSibling;
+    if (words?.nodeType === Node.TEXT_NODE) words.data = words.data.trimEnd();
   }
 }

@@ -68,7 +68,7 @@ export class ToolLine {
   }
 
   showTime() {
-    this.#time.textContent = elapsed(performance.now() - this.#since);
+    this.#time.textContent = elapsed(Math.max(100, performance.now() - this.#since));
   }
 
   #run() {
@@ -99,8 +99,9 @@ export class ToolLine {
   }
 }
 
-/** "0.4 s", "12.3 s", "2 min 5 s". */
+/** "40 ms", "0.4 s", "12.3 s", "2 min 5 s". */
 export function elapsed(milliseconds) {
+  if (milliseconds < 100) return `${Math.round(milliseconds)} ms`;
   const seconds = milliseconds / 1000;
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
   return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;

@@ -5,7 +5,7 @@ import { Approval } from "./approval.js";
 import { h, icon } from "./dom.js";
 import { card, commentary, notice, picture } from "./extras.js";
 import { Reasoning } from "./reasoning.js";
-import { TextBlock } from "./text_block.js";
+import { showRendered, TextBlock } from "./text_block.js";
 import { ToolLine } from "./tool_line.js";
 
 /**
@@ -35,7 +35,7 @@ export class TurnView {
   }
 
   get text() {
-    return [...this.#blocks].sort(([a], [b]) => a - b).map(([, block]) => block.text).join("\n\n");
+    return this.#texts().reduce((before, text) => (/\n\s*$/.test(before) || !before ? before + text : `${before}\n\n${text}`), "");
   }
 
   /** Shows one event. Kinds that this page does not know are left alone: that is how the contract grows. */
@@ -117,14 +117,15 @@ export class TurnView {
   load(content) {
     this.#clear();
     this.messageId = content.message_id ?? content.id;
-    for (const thought of content.reasoning ?? []) this.#think(thought.text, false);
+    const thoughts = (content.reasoning ?? []).map(({ text }) => text.trim()).join("\n\n");
+    if (thoughts) this.#think(thoughts, false);
     this.#endReasoning();
     const blocks = content.blocks ?? [];
     const last = Math.max(0, ...blocks.map(({ block }) => block));
     const beside = inOrder(content);
     for (let block = 0; block <= last; block++) {
       const text = blocks.find((one) => one.block === block);
-      if (text) this.#whole(text, blocks.length === 1 ? content.html : undefined);
+      if (text) this.#whole(text);
       for (const piece of beside.filter(({ after_block: after = 0 }) => Math.min(after, last) === block)) this.#beside(piece);
     }
     const over = Boolean(content.terminal || content.role);
@@ -132,6 +133,7 @@ export class TurnView {
     for (const question of questions) this.#approval(over && !question.decision ? { ...question, decision: "cancelled" } : question);
     const open = questions.some(({ decision }) => !decision);
     const busy = content.tools?.some(({ status }) => !status || status === "running");
+    if (content.usage) this.#count(content.usage);
     if (content.terminal) this.#end(content.terminal);
     else if (over) this.#endStored(content);
     else if (open) this.#wait(null);
@@ -148,11 +150,8 @@ export class TurnView {
     this.saved = true;
     this.messageId = message.id;
     this.#foot.unsaved(false);
-    const blocks = message.blocks ?? [];
-    for (const { block, html } of blocks) {
-      const rendered = html ?? (blocks.length === 1 ? message.html : undefined);
-      if (rendered !== undefined) this.#blocks.get(block)?.render(rendered);
-    }
+    this.#closeText();
+    if (message.html !== undefined) showRendered(this.#inOrder(), message.html);
     if (message.status === "apology") return;
     this.#foot.reactable(message.reaction?.reaction ?? message.reaction, (reaction) => this.#does.react(message.id, reaction));
     this.#foot.copyable(this.text);
@@ -207,11 +206,10 @@ export class TurnView {
     return block;
   }
 
-  #whole({ block: number, text, html }, whole) {
+  #whole({ block: number, text }) {
     const block = this.#block(number);
     block.append(text);
-    if (html ?? whole) block.render(html ?? whole);
-    else block.close();
+    block.close();
   }
 
   #think(text, live) {
@@ -274,14 +272,18 @@ export class TurnView {
       this.#apologise(terminal.message, terminal.retryable);
       return;
     }
-    if (terminal.replaced && terminal.text !== undefined && terminal.text !== this.#joined()) this.#replace(terminal.text);
+    if (terminal.replaced && terminal.text !== undefined && terminal.text !== this.#texts().join("")) this.#replace(terminal.text);
     if (terminal.usage) this.#foot.usage({ ...terminal.usage, model: this.#tokens?.model });
     this.#foot.ending(terminal.status, terminal.finish_reason);
     this.#foot.copyable(this.text);
   }
 
-  #joined() {
-    return [...this.#blocks].sort(([a], [b]) => a - b).map(([, block]) => block.text).join("");
+  #inOrder() {
+    return [...this.#blocks].sort(([a], [b]) => a - b).map(([, block]) => block);
+  }
+
+  #texts() {
+    return this.#inOrder().map((block) => block.text);
   }
 
   /** An after-generation hook changed the answer: its text is the only one there is. */

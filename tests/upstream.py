@@ -221,7 +221,10 @@ def _read(reader: Any, number: int) -> Request | None:
     while (header := reader.readline().strip()) != b"":
         name, _, value = header.decode("latin-1").partition(":")
         headers[name.strip().lower()] = value.strip()
-    raw = reader.read(int(headers.get("content-length", "0")))
+    length = int(headers.get("content-length", "0"))
+    raw = reader.read(length)
+    if len(raw) < length:
+        return None  # the client has left in the middle of its request
     return Request(line.decode().split(" ")[1], headers, raw, number, time.monotonic())
 
 

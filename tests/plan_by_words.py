@@ -1,0 +1,54 @@
+"""A plan for the scripted upstream in which the user's own words say what the model does.
+
+`hang` begins and never ends; `silent` sends headers only; `status 401` refuses; `call NAME {…}` asks for one tool and then
+says "done"; `big 300000` says that many characters in large pieces; `drip 40` says so many short words with pauses; anything
+else is answered by "Hello world".
+"""
+
+from __future__ import annotations
+
+import json
+
+from tests.upstream import Finish, Hang, Head, Pause, Request, Script, Status, Step, Text, say, use
+
+ANSWER = "Hello world"
+
+
+def last_words(request: Request) -> str:
+    """The text of the user's newest message."""
+    for message in reversed(request.body["messages"]):
+        if message["role"] == "user":
+            content = message["content"]
+            return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+    return ""
+
+
+def by_words(request: Request) -> Script:
+    """What the model does for this request."""
+    word, _, rest = last_words(request).partition(" ")
+    match word:
+        case "hang":
+            return [Text("begun"), Hang()]
+        case "silent":
+            return [Head(), Hang()]
+        case "status":
+            return [Status(int(rest))]
+        case "call" if request.body["messages"][-1]["role"] == "tool":
+            return say("done")
+        case "call":
+            name, _, arguments = rest.partition(" ")
+            return use(("call_1", name, json.loads(arguments or "{}")))
+        case "big":
+            return _pieces("0123456789abcdef" * 512, int(rest))
+        case "drip":
+            steps: list[Step] = []
+            for number in range(int(rest)):
+                steps += [Text(f"{number} "), Pause(0.05)]
+            return [*steps, Finish()]
+    return say("Hello ", "world")
+
+
+def _pieces(piece: str, chars: int) -> Script:
+    for _ in range(chars // len(piece)):
+        yield Text(piece)
+    yield Finish()

@@ -7,6 +7,7 @@ drain lets turns and viewers end while the listener is still open; then the supe
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,7 +18,7 @@ from app.agents.own_agent import load_agent
 from app.api.auth import Gate
 from app.api.service import Service
 from app.api.tickets import Tickets
-from app.api.viewers import Viewers
+from app.api.viewers import Viewer, Viewers
 from app.config import Profile, Settings
 from app.demo import ledger
 from app.demo.model import DemoModel
@@ -44,6 +45,8 @@ from app.turns.unsaved import Unsaved
 log = structlog.get_logger(__name__)
 # Threads for tools: several calls of one turn run at once.
 _TOOL_THREADS_PER_TURN = 2
+# Over how long a drain spreads the viewers that it sends away.
+_SPREAD_SECONDS = 5.0
 # A full collection over hundreds of thousands of long-lived objects stops the loop for long; see docs/performance.md.
 _GC_THRESHOLDS = (50_000, 20, 20)
 
@@ -182,18 +185,27 @@ async def drain(service: Service) -> None:
 
 
 async def _send_viewers_away(service: Service) -> None:
-    """Viewers of turns that run here stay to their end; the others go first."""
+    """Viewers of turns that run here stay to their end; the others go first.
+
+    They leave a hundred a second, or over five seconds, so that they do not all come back in the same moment.
+    """
     give_up_at = anyio.current_time() + service.parts.settings.timeouts.drain
+    leaves_at: dict[Viewer, float] = {}
     while len(service.viewers):
-        late = anyio.current_time() > give_up_at
-        for viewer in service.viewers:
-            live = service.supervisor.get(viewer.subscription.log.turn_id)
-            runs_here = live is not None and not live.handed_on and service.supervisor.is_running(live)
-            if (late or not runs_here) and not viewer.subscription.log.ended:
+        now = anyio.current_time()
+        leaving = [viewer for viewer in service.viewers if now > give_up_at or not _runs_here(service, viewer)]
+        spread = min(_SPREAD_SECONDS, len(leaving) / 100)
+        for viewer in leaving:
+            if leaves_at.setdefault(viewer, now + random.uniform(0, spread)) <= now and not viewer.subscription.log.ended:  # noqa: S311
                 viewer.end("draining")
-            if late:
+            if now > give_up_at:
                 viewer.abort("drain", service.parts.settings.timeouts.drain)
         await anyio.sleep(0.05)
+
+
+def _runs_here(service: Service, viewer: Viewer) -> bool:
+    live = service.supervisor.get(viewer.subscription.log.turn_id)
+    return live is not None and not live.handed_on and service.supervisor.is_running(live)
 
 
 def _settle_collector() -> None:

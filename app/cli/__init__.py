@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "serve":
                 from app.cli.serve import serve
 
-                return serve(settings)
+                serve(settings)
             case "chat":
                 from app.cli.chat import chat
 

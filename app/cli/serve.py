@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -31,8 +33,8 @@ _SEND_BUFFER = 65_536
 _PROBE_AFTER = 60
 
 
-def serve(settings: Settings) -> int:
-    """Serve until a signal comes and the drain is over; returns the exit code.
+def serve(settings: Settings) -> NoReturn:
+    """Serve until a signal comes and the drain is over; then the process ends, with exit code 0.
 
     Raises:
         ConfigError: the configuration cannot be used, or the address is taken.
@@ -48,11 +50,15 @@ def serve(settings: Settings) -> int:
         server = InProcess(settings, capture=True, access_log=True, on_listening=lambda: _announce(settings, sock))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[sock])
-    return 0
+    _leave()
 
 
-def _leave(_number: int, _frame: object) -> NoReturn:
-    sys.exit(0)
+def _leave(*_: object) -> NoReturn:
+    """End the process now: everything is closed, and Python would wait for threads whose tools ignore their cancel."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _announce(settings: Settings, sock: socket.socket) -> None:

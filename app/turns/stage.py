@@ -276,7 +276,8 @@ class TurnStage:
             if self._turn.state is State.WAITING:
                 self._turn.move(State.RUNNING)
             self._turn.log.set_phase("tool")
-            self._background(self._store_running())
+            if not self._turn.handed_on:
+                self._background(self._store_running())
 
     async def _store_running(self) -> None:
         deadline = self._clock.deadline.wall_ms()

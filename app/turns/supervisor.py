@@ -160,9 +160,10 @@ class Supervisor:
             before = ahead.get(turn.row.conversation_id, 0)
             ahead[turn.row.conversation_id] = before + 1
             stopped = turn.decision.made
-            may_start = before == 0 and (room > 0 or stopped) and turn.committed
-            if may_start and not (self.draining and not stopped) and not turn.handed_on:
-                room -= 1
+            # A stopped one runs only to say so: it waits neither for its conversation nor for a slot.
+            may_start = turn.committed and (stopped or (before == 0 and room > 0 and not self.draining))
+            if may_start and not turn.handed_on:
+                room -= not stopped
                 self._waiting.remove(turn)
                 self._running.add(turn.id)
                 self._group.start_soon(self._run, turn)

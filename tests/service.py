@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import http.client
 import json
 import os
@@ -15,10 +16,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import anyio
+
+from app.clock import now_ms
+from app.ids import new_id, new_secret
+from app.store import keys
+from app.store.engine import Store
 from tests.event_stream import Stream
 from tests.upstream import Upstream
 
@@ -208,18 +216,22 @@ class Service:
 
     def stop(self) -> None:
         """End the process in order if it takes no longer than a moment."""
-        for stream in self._streams:
-            stream.close()
-        self._streams.clear()
+        self._leave()
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(3)
             self.kill9()
 
+    def _leave(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
+
     def close(self) -> None:
-        """Stop it and forget its folder."""
-        self.stop()
+        """End the process at once and forget its folder."""
+        self._leave()
+        self.kill9()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self) -> str:
@@ -258,11 +270,29 @@ class Service:
             check=False,
         )
 
-    def make_key(self, user: str, *more: str) -> str:
-        """A fresh API key of `user`."""
-        done = self.cli("key", "create", "--user", user, *more)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+    def make_key(self, user: str, *, role: str = "user", tenant: str = "", **more: int | None) -> str:
+        """A fresh API key of `user`, put into the store directly; `more` are `expires_at` and `revoked_at`, in ms."""
+        key = new_secret("eb")
+        row = keys.ApiKey(
+            id=new_id("key"),
+            key_hash=hashlib.sha256(key.encode()).hexdigest(),
+            user_id=user,
+            tenant=tenant,
+            role="admin" if role == "admin" else "user",
+            created_at=now_ms(),
+            **more,
+        )
+
+        async def insert() -> None:
+            store = await Store.open(str(self.config["store"]["url"]))
+            try:
+                await store.write(lambda conn: keys.insert_key(conn, row))
+            finally:
+                await store.close()
+
+        with ThreadPoolExecutor(1) as pool:  # a thread of its own, since a test may have a loop in this one
+            pool.submit(anyio.run, insert).result()
+        return key
 
     # -- requests
 

@@ -173,11 +173,21 @@ def test_a_key_stands_alone_on_standard_output_and_only_its_hash_is_stored(progr
 
 
 def test_check_says_ok_for_each_thing_that_serve_needs(program: Program) -> None:
-    """An operator sees what was looked at."""
+    """An operator sees what was looked at, and under the ladder each of its rules with both values."""
     done = program.run("check")
-    assert done.returncode == 0
-    assert all(line.startswith("ok  ") for line in done.stdout.splitlines())
-    assert "profile silent" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    rules = [line.split() for line in lines if line.startswith("        ")]
+    said = [line for line in lines if not line.startswith("        ")]
+    assert [line.split()[:3] for line in said] == [
+        ["ok", "configuration"],
+        ["ok", "time", "ladder"],
+        ["ok", "profile", "default:"],
+        ["ok", "profile", "silent:"],
+        ["ok", "store", "sqlite+aiosqlite:///earlybyte.db"],
+    ]
+    assert ["tool", "30", "<", "turn", "120", "margin", "90"] in rules
+    assert len(rules) == 13
 
 
 def test_migrate_names_the_schema_and_can_be_repeated(program: Program) -> None:

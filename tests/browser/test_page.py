@@ -17,7 +17,7 @@ def test_a_first_visitor_sees_what_may_be_asked_and_asks_it_with_one_click(new_t
     """The four suggestions are there, and a click on one sends its words and names the conversation after them."""
     tab = new_tab(demo.url).open()
     expect(tab.page.locator(".suggestion")).to_have_count(4)
-    tab.page.get_by_role("button", name="What is a VAT number?").click()
+    tab.page.locator(".suggestion", has_text="What is a VAT number?").click()
     turn = tab.page.locator(".turn")
     turn.get_by_role("button", name="Good answer").wait_for()
     expect(turn.locator(".prose").last).to_contain_text("VAT number")
@@ -128,12 +128,11 @@ def test_a_like_is_kept_changed_and_taken_back(new_tab: NewTab, demo: Service) -
 def test_a_reload_in_mid_answer_goes_on_where_it_was(new_tab: NewTab, demo: Service) -> None:
     """F5 while text arrives: the same conversation, the text so far, and the rest up to the end."""
     tab = new_tab(demo.url).open()
-    turn = tab.ask("Please take your time: show me the transactions of last month")
-    turn.locator(".prose[data-open]").wait_for()
-    before = turn.locator(".prose").last.inner_text()
+    turn = tab.ask("Please take your time: what is a VAT number?")
+    expect(turn.locator(".prose[data-open]")).to_contain_text("VAT number")
     tab.reload()
     again = tab.page.locator(".turn")
-    expect(again.locator(".prose").last).to_contain_text(before.split("\n")[0][:10])
+    expect(again.locator(".prose[data-open]")).to_contain_text("VAT number")
     again.get_by_role("button", name="Good answer").wait_for(timeout=45_000)
     expect(tab.page.locator(".asked")).to_have_count(1)
     expect(again).to_have_count(1)
@@ -142,7 +141,7 @@ def test_a_reload_in_mid_answer_goes_on_where_it_was(new_tab: NewTab, demo: Serv
 def test_two_tabs_see_the_same_answer(new_tab: NewTab, demo: Service) -> None:
     """A second tab that opens the conversation in mid-turn ends with the same words as the first."""
     first = new_tab(demo.url).open()
-    first.ask("Please take your time: show me the transactions of last month").locator(".prose").wait_for()
+    first.ask("Please take your time: what is a VAT number?").locator(".prose").wait_for()
     second = new_tab(demo.url, beside=first)
     second.page.goto(first.page.url)
     for tab in (first, second):

@@ -14,6 +14,7 @@ export class Approval {
   #trouble = h("p", { class: "approval-trouble", role: "alert" });
   #buttons = [];
   #timer = 0;
+  #hadFocus = false;
   #question;
   #decide;
 
@@ -29,7 +30,8 @@ export class Approval {
   /** Shows the answer, whoever gave it. */
   resolve({ decision, by }) {
     clearInterval(this.#timer);
-    const hadFocus = this.element.contains(document.activeElement);
+    // Where the buttons go away, the focus of a keyboard would be lost.
+    const hadFocus = this.#hadFocus || this.element.contains(document.activeElement);
     const [sign, word] = ANSWERS[decision] ?? ANSWERS.cancelled;
     const who = decision === "approve" || decision === "deny" ? whoIs(by) : "";
     const words = h("span", { class: "approval-title" }, `${word}${who}: ${this.#question.title || this.#question.name}`);
@@ -66,6 +68,7 @@ export class Approval {
 
   async #answer(decision) {
     this.#trouble.textContent = "";
+    this.#hadFocus = this.element.contains(document.activeElement);
     for (const button of this.#buttons) button.disabled = true;
     try {
       await this.#decide(decision);
@@ -74,6 +77,7 @@ export class Approval {
     } catch (error) {
       this.#trouble.textContent = error.message;
       for (const button of this.#buttons) button.disabled = false;
+      if (this.#hadFocus) this.#buttons[0].focus();
     }
   }
 

@@ -174,7 +174,7 @@ export class Chat {
   }
 
   async #begin(input) {
-    const words = typeof input === "string" ? input : "New conversation";
+    const words = typeof input === "string" ? input.replace(/\s+/g, " ") : "New conversation";
     const conversation = await api.createConversation(words.length > 60 ? `${words.slice(0, 57).trimEnd()}…` : words);
     this.#id = conversation.id;
     history.replaceState(null, "", `#${conversation.id}`);

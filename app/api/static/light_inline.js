@@ -8,6 +8,7 @@ const LINK = /^(!?)\[((?:\\.|[^[\]\\]|\[[^[\]]*\])*)\]\(\s*<?((?:\\.|[^\s()<>\\]
 const HALF_LINK = /^!?\[((?:\\.|[^[\]\\])*)(?:\](?:\([^)\n]*)?)?$/;
 const AUTOLINK = /^<((?:https?:\/\/|mailto:)[^\s<>]+)>/i;
 const MARKS = [
+  ["***", "em"],
   ["**", "strong"],
   ["__", "strong"],
   ["~~", "s"],
@@ -15,10 +16,22 @@ const MARKS = [
   ["_", "em"],
 ];
 
+const DEEPEST = 20;
+let depth = 0;
+
 /** Nodes of one line or paragraph. `open`: the text still grows, so a mark at its end that is not closed yet counts. */
 export function inline(text, open) {
   // Looking for closing marks is quadratic; a paragraph of this length is no prose, and the service renders it anyway.
-  if (text.length > 20_000) return [document.createTextNode(text)];
+  if (text.length > 20_000 || depth >= DEEPEST) return [document.createTextNode(text)];
+  depth++;
+  try {
+    return pieces(text, open);
+  } finally {
+    depth--;
+  }
+}
+
+function pieces(text, open) {
   const nodes = [];
   let plain = "";
   const flush = () => {
@@ -45,7 +58,7 @@ export function inline(text, open) {
 function special(text, at, open) {
   switch (text[at]) {
     case "\\":
-      if (text[at + 1] === "\n") return { node: [h("br"), document.createTextNode("\n")], end: at + 2 };
+      if (text[at + 1] === "\n") return { node: [h("br")], end: at + 1 };
       return ESCAPABLE.test(text[at + 1] ?? "") ? { node: text[at + 1], end: at + 2 } : null;
     case " ":
       return lineBreak(text, at);
@@ -67,11 +80,10 @@ function special(text, at, open) {
   }
 }
 
+/** Spaces before a line's end: two or more break the line, one is nothing. */
 function lineBreak(text, at) {
-  const spaces = /^( +)\n/.exec(text.slice(at, at + 40));
-  if (!spaces) return null;
-  const end = at + spaces[0].length;
-  return spaces[1].length > 1 ? { node: [h("br"), document.createTextNode("\n")], end } : { node: "\n", end };
+  const spaces = /^ +(?=\n)/.exec(text.slice(at, at + 40))?.[0];
+  return spaces ? { node: spaces.length > 1 ? [h("br")] : "", end: at + spaces.length } : null;
 }
 
 function entity(text, at) {
@@ -103,6 +115,7 @@ function link(text, at, open) {
   const found = LINK.exec(rest);
   if (found) {
     const [whole, , words, address, title, otherTitle] = found;
+    if (/^(?:javascript|vbscript|file|data):/i.test(address)) return null;
     return { node: [anchor(address, title ?? otherTitle, inline(words, false))], end: at + whole.length };
   }
   const half = open && HALF_LINK.exec(rest);
@@ -122,8 +135,9 @@ function emphasis(text, at, open) {
     const before = text[at - 1] ?? " ";
     if (/\s/.test(text[from] ?? " ") || (mark[0] === "_" && /\w/.test(before))) break;
     const end = closing(text, from, mark);
-    if (end > from) return { node: [h(tag, {}, inline(text.slice(from, end), false))], end: end + mark.length };
-    if (open && mark !== "_") return { node: [h(tag, {}, inline(text.slice(from), true))], end: text.length };
+    const wrap = (words, grows) => [h(tag, {}, mark.length === 3 ? h("strong", {}, inline(words, grows)) : inline(words, grows))];
+    if (end > from) return { node: wrap(text.slice(from, end), false), end: end + mark.length };
+    if (open && mark[0] !== "_") return { node: wrap(text.slice(from), true), end: text.length };
   }
   const run = new RegExp(`^[${text[at]}]+`).exec(text.slice(at))[0];
   return { node: run, end: at + run.length };
@@ -136,12 +150,11 @@ function closing(text, from, mark) {
     else if (text[at] === "`") {
       const end = text.indexOf("`", at + 1);
       if (end > 0) at = end;
+    } else if (mark.length === 1 && text.startsWith(mark + mark, at)) {
+      const inner = text.indexOf(mark + mark, at + 2);
+      at = inner > 0 ? inner + 1 : at + 1;
     } else if (text.startsWith(mark, at) && !/\s/.test(text[at - 1])) {
-      const double = mark.length === 1 && text[at + 1] === mark;
-      if (double) {
-        const inner = text.indexOf(mark + mark, at + 2);
-        at = inner > 0 ? inner + 1 : at + 1;
-      } else if (mark[0] !== "_" || !/\w/.test(text[at + mark.length] ?? " ")) return at;
+      if (mark[0] !== "_" || !/\w/.test(text[at + mark.length] ?? " ")) return at;
     }
   }
   return -1;

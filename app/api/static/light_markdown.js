@@ -12,8 +12,10 @@ const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +(?=\S)|$)/;
 const UNDERLINE = /^ {0,3}(=+|-+)[ \t]*$/;
 const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 // A last line of markup alone may become anything: a rule, a list, a table. It waits for its next character.
-const UNDECIDED = /^ {0,3}(?:[-*_=`~#>|+: ]+|\d{1,9}[.)]?)$/;
+const UNDECIDED = /^ {0,3}(?:[-*_=`~#>|+: ]+|\d{1,9}[.)]? *)$/;
 const BLANK = /^[ \t]*$/;
+// Quotes in lists in quotes: deeper than this is no answer, only a way to exhaust the stack.
+const DEEPEST = 20;
 
 /** A text that grows: only its last block is drawn anew, all before it are final. */
 export class LightMarkdown {
@@ -192,9 +194,17 @@ function draw(block, open) {
   }
 }
 
+let depth = 0;
+
 function drawAll(lines, open) {
-  const blocks = split(lines, open);
-  return blocks.map((block, index) => draw(block, open && index === blocks.length - 1));
+  if (depth >= DEEPEST) return [document.createTextNode(lines.join("\n"))];
+  depth++;
+  try {
+    const blocks = split(lines, open);
+    return blocks.map((block, index) => draw(block, open && index === blocks.length - 1));
+  } finally {
+    depth--;
+  }
 }
 
 function drawList({ ordered, start, items, loose }, open) {

@@ -86,14 +86,17 @@ function parse(html) {
   return [...body.childNodes];
 }
 
-/** Takes out the line ends between block elements, which draw nothing and which the light form does not have. */
+const BLOCKS = "p, ul, ol, li, pre, blockquote, table, thead, tbody, tr, th, td, hr, h1, h2, h3, h4, h5, h6, div";
+
+/** Takes out the line ends beside block elements, which draw nothing and which the light form does not have. */
 function dropGaps(root) {
-  const containers = "table, thead, tbody, tr, ul, ol, blockquote";
-  for (const parent of [root, ...root.querySelectorAll(`${containers}, li:has(> p)`)]) {
-    for (const node of [...parent.childNodes]) if (node.nodeType === Node.TEXT_NODE && !node.data.trim()) node.remove();
-  }
-  for (const list of root.querySelectorAll("li > ul, li > ol")) {
-    const words = list.previousSibling;
-    if (words?.nodeType === Node.TEXT_NODE) words.data = words.data.trimEnd();
+  const isBlock = (node) => node instanceof Element && node.matches(BLOCKS);
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const texts = [];
+  while (walker.nextNode()) texts.push(walker.currentNode);
+  for (const text of texts) {
+    if (text.parentElement.closest("pre")) continue;
+    if (isBlock(text.nextSibling)) text.data = text.data.trimEnd();
+    if (!text.data.trim() && (isBlock(text.previousSibling) || isBlock(text.nextSibling))) text.remove();
   }
 }

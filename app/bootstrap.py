@@ -58,7 +58,15 @@ def preflight(settings: Settings) -> None:
         ConfigError: one sentence about what does not.
     """
     budget.check(settings.timeouts)
+    _refuse_what_is_not_built(settings)
     load_assistants(settings)
+
+
+def _refuse_what_is_not_built(settings: Settings) -> None:
+    if settings.auth.jwt:
+        raise ConfigError("[auth] is set, but JSON Web Tokens are not built yet; leave it out and use API keys.")
+    if settings.server.role != "all":
+        raise ConfigError(f'server.role = "{settings.server.role}" is not built yet; leave it at "all".')
 
 
 def load_assistants(settings: Settings) -> dict[str, Assistant]:
@@ -110,10 +118,11 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         ConfigError: it cannot run with these settings; one sentence says why.
     """
     budget.check(settings.timeouts)
+    _refuse_what_is_not_built(settings)
     assistants = load_assistants(settings)
     store = await Store.open(settings.store.url)
     try:
-        keyless = await Gate.decide(store, host=settings.server.host, jwt=settings.auth.jwt)
+        keyless = await Gate.decide(store, host=settings.server.host)
         async with anyio.create_task_group() as group:
             service = _build(settings, assistants, store, keyless=keyless)
             group.start_soon(service.viewers.run)

@@ -74,14 +74,13 @@ class Gate:
         return f"<Gate {'keyless, loopback only' if self.keyless else 'keys'}>"
 
     @staticmethod
-    async def decide(store: Store, *, host: str, jwt: bool) -> bool:
+    async def decide(store: Store, *, host: str) -> bool:
         """Whether the service runs keyless.
 
         Raises:
             ConfigError: it would, on an address that others can reach.
         """
-        has_key = await store.read(keys.any_key)
-        if has_key or jwt:
+        if await store.read(keys.any_key):
             return False
         if not is_loopback(host):
             raise ConfigError(

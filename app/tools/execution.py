@@ -190,9 +190,7 @@ class _Run:
         self.revoke()
         # B3: one line with the word, the rung and its value.
         value = round(self.timeout, 3)
-        _log.warning(
-            "tool timeout", rung="tool", timeout=value, tool=self.tool.name, entered=self.entered, **self._ids()
-        )
+        _log.warning("tool timeout", rung="tool", timeout=value, tool=self.tool.name, entered=self.entered, **self._ids())
         if not self.entered:
             return self.outcome("timeout", "Timeout: the tool was not run, since no time was left for it.")
         words = f"Timeout: the tool did not answer within {self.timeout:.3g} s."

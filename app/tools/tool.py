@@ -63,9 +63,7 @@ class Tool:
         if self.approval_words is None:
             return f"{self.title}?"
         shown = self.redacted(arguments) or {}
-        return re.sub(
-            r"\{(\w+)\}", lambda hole: str(shown[hole[1]]) if hole[1] in shown else hole[0], self.approval_words
-        )
+        return re.sub(r"\{(\w+)\}", lambda hole: str(shown[hole[1]]) if hole[1] in shown else hole[0], self.approval_words)
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them, of the types of its hints.

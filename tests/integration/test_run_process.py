@@ -286,9 +286,7 @@ def test_child_that_kills_its_watcher_is_killed_with_its_group():
 
 def test_bomb_of_forks_is_stopped():
     """Processes that go on forking are stopped before they are killed, so that none escapes the sweep."""
-    bomb = (
-        "import os,time\nfor _ in range(6): os.fork()\nwhile True:\n    if os.fork() == 0: os._exit(0)\n    os.wait()"
-    )
+    bomb = "import os,time\nfor _ in range(6): os.fork()\nwhile True:\n    if os.fork() == 0: os._exit(0)\n    os.wait()"
     started = time.monotonic()
     with pytest.raises(ProcessTimeout):
         ToolContext().run_process([sys.executable, "-I", "-S", "-c", bomb, "bomb-of-test"], timeout=0.5)
@@ -302,9 +300,7 @@ def test_result_holds_code_and_both_outputs():
     assert run(["sh", "-c", "echo out; echo err >&2; exit 3"]) == ProcessResult(3, "out\n", "err\n", False)
     assert run(["sh", "-c", "kill -9 $$"]).returncode == 137
     assert run(["sh", "-c", "kill -15 $$"]).returncode == 143
-    assert (
-        run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'\\xff\\xe2\\x82\\xac')"]).stdout == "\ufffd€"
-    )
+    assert run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'\\xff\\xe2\\x82\\xac')"]).stdout == "\ufffd€"
 
 
 def test_input_reaches_the_child_and_full_pipes_block_nobody():

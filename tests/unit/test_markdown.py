@@ -85,9 +85,7 @@ def test_hostile_text_becomes_text_or_a_plain_link(attack: str) -> None:
     read(render(f"> - {attack}\n\n**{attack}**"))
 
 
-@given(
-    st.lists(st.sampled_from([*ATTACKS, "\n\n", "> ", "- ", "`", "```\n", "|", "**", "[", "](", ")", "<", ">", "&"]))
-)
+@given(st.lists(st.sampled_from([*ATTACKS, "\n\n", "> ", "- ", "`", "```\n", "|", "**", "[", "](", ")", "<", ">", "&"])))
 def test_no_mixture_of_attacks_gets_through(pieces: list[str]) -> None:
     """Attacks glued together with markup in any order are as harmless as each alone."""
     read(render("".join(pieces)))

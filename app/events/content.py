@@ -30,7 +30,8 @@ from app.events.types import (
     Usage,
 )
 
-MAX_SNAPSHOT_BYTES = 4 << 20
+# 4 MiB for the whole frame (F4), its id and the field names included.
+MAX_SNAPSHOT_BYTES = (4 << 20) - 128
 
 
 class _Block:

@@ -1,17 +1,18 @@
 """A plan for the scripted upstream in which the user's own words say what the model does.
 
 `hang` begins and never ends; `silent` sends headers only; `status 401` refuses; `call NAME {…}` asks for one tool and then
-says "done"; `big 300000` says that many characters in large pieces; `drip 40` says so many short words with pauses; anything
-else is answered by "Hello world".
+says "done"; `big 300000` says that many characters in pieces of 8,192, and `wide 20` so many pieces of 60,000 with pauses;
+`drip 40` says so many short words with pauses; anything else is answered by "Hello world".
 """
 
 from __future__ import annotations
 
 import json
 
-from tests.upstream import Finish, Hang, Head, Pause, Request, Script, Status, Step, Text, say, use
+from tests.upstream import Finish, Hang, Head, Pause, Request, Script, Status, Text, say, use
 
 ANSWER = "Hello world"
+WIDE = "line of text, " * 4285
 
 
 def last_words(request: Request) -> str:
@@ -40,12 +41,18 @@ def by_words(request: Request) -> Script:
             return use(("call_1", name, json.loads(arguments or "{}")))
         case "big":
             return _pieces("0123456789abcdef" * 512, int(rest))
+        case "wide":
+            return _paced([WIDE] * int(rest), 0.01)
         case "drip":
-            steps: list[Step] = []
-            for number in range(int(rest)):
-                steps += [Text(f"{number} "), Pause(0.05)]
-            return [*steps, Finish()]
+            return _paced([f"{number} " for number in range(int(rest))], 0.05)
     return say("Hello ", "world")
+
+
+def _paced(pieces: list[str], gap: float) -> Script:
+    for piece in pieces:
+        yield Text(piece)
+        yield Pause(gap)
+    yield Finish()
 
 
 def _pieces(piece: str, chars: int) -> Script:

@@ -101,7 +101,8 @@ def test_a_screen_reader_hears_the_answer_once_and_in_pieces(new_tab: NewTab, de
         """() => {
             window.heard = [];
             const hear = nodes => nodes.forEach(node => heard.push(node.textContent));
-            new MutationObserver(records => records.forEach(record => hear(record.addedNodes))).observe(document.getElementById('announcer'), {childList: true});
+            const watch = new MutationObserver(records => records.forEach(record => hear(record.addedNodes)));
+            watch.observe(document.getElementById('announcer'), {childList: true});
         }"""
     )
     turn = tab.answered("What is a VAT number?")

@@ -11,7 +11,23 @@ from playwright.sync_api import Page, Route, expect
 from tests.browser.breakable_line import BreakableLine
 from tests.browser.tabs import NewTab
 from tests.service import Service
-from tests.upstream import Cut, Finish, Hang, Pause, Request, Script, Status, Step, Text, Thought, Upstream, drip, say, use
+from tests.upstream import (
+    Cut,
+    Finish,
+    Hang,
+    Pause,
+    Request,
+    Reset,
+    Script,
+    Status,
+    Step,
+    Text,
+    Thought,
+    Upstream,
+    drip,
+    say,
+    use,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +36,17 @@ ATTACK = (
     "![far](https://pictures.example/x.png?secret=1) <iframe src=https://elsewhere.example></iframe>\n\n"
     "- <svg/onload=window.owned=1>\n\n```html\n<script>window.owned=1</script>\n```\n"
 )
+MANY_FORMS = (
+    "# Head\n\nSome *words*:\n\n- one\n- two\n  - deep\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n"
+    "> said\n\n```py\nx = 1\n```\n\nEnd."
+)
+HUSH = """
+from app.hooks import Replace, hook
+
+@hook("after_generation")
+async def hush(event):
+    return Replace(text="I **must not** say that.")
+"""
 LONG = "".join(f"Paragraph **{n}** of a long answer with `code` in it.\n\n" for n in range(40))
 
 
@@ -67,8 +94,7 @@ def test_hostile_text_runs_nothing_and_calls_nobody(new_tab: NewTab, service: Se
 
 def test_the_rendered_form_replaces_the_light_one_without_a_jump(new_tab: NewTab, service: Service, model: Model) -> None:
     """From the last letter to the service's own rendering no element of the text moves by a pixel."""
-    text = "# Head\n\nSome *words*:\n\n- one\n- two\n  - deep\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n> said\n\n```py\nx = 1\n```\n\nEnd."
-    model.will([*(step for part in text.split(" ") for step in (Text(f"{part} "), Pause(0.01))), Finish()])
+    model.will([*(step for part in MANY_FORMS.split(" ") for step in (Text(f"{part} "), Pause(0.01))), Finish()])
     tab = new_tab(service.url).open()
     asked = threading.Event()
     places = """() => [...document.querySelectorAll('.prose *')].map(element => {
@@ -216,7 +242,7 @@ def test_a_send_that_is_refused_can_be_sent_again(new_tab: NewTab, service: Serv
     tab = new_tab(service.url).open()
     problem = '{"code":"over_capacity","detail":"Too many turns."}'
     refuse = {"status": 422, "content_type": "application/problem+json", "body": problem}
-    tab.page.route("**/turns", lambda route: route.fulfill(**refuse), times=1)  # type: ignore[arg-type]
+    tab.page.route("**/turns", lambda route: route.fulfill(**refuse), times=1)
     tab.page.locator("#input").fill("hold on to this")
     tab.page.locator("#input").press("Enter")
     expect(tab.page.locator(".asked-state")).to_contain_text("Not sent: Too many turns.")
@@ -276,6 +302,47 @@ def test_a_service_with_keys_asks_for_one_and_streams_by_cookie(new_tab: NewTab)
         tab.page.get_by_label("Key").wait_for()
         assert key not in service.log()
         _forgive_the_line(tab.troubles)
+
+
+def test_thoughts_of_a_try_that_failed_are_taken_back(new_tab: NewTab, model: Model) -> None:
+    """The model thinks, breaks and is asked again: only the thoughts of the second try are left."""
+    model.will([Thought("In vain."), Pause(0.2), Reset()], [Thought("At last."), *say("Here.")])
+    with Service(model.upstream) as patient:
+        turn = new_tab(patient.url).open().answered("think twice")
+        turn.locator(".reasoning summary").click()
+        expect(turn.locator(".reasoning-text")).to_have_text("At last.")
+        expect(turn.locator(".prose")).to_have_text("Here.")
+
+
+def test_an_answer_that_a_hook_replaced_is_the_only_one_shown(new_tab: NewTab, model: Model) -> None:
+    """What the hook wrote takes the place of what was streamed, and is rendered like any text."""
+    model.will([Text("The number is 12345."), Pause(0.3), *say(" So.")])
+    with Service(model.upstream, config={"hooks": {"modules": ["hush"]}}, start=False) as service:
+        (service.folder / "hush.py").write_text(HUSH, encoding="utf-8")
+        service.start()
+        tab = new_tab(service.url).open()
+        turn = tab.answered("tell me")
+        for _ in range(2):
+            expect(turn.locator(".prose")).to_have_text("I must not say that.")
+            expect(turn.locator(".prose strong")).to_have_text("must not")
+            tab.reload()
+            turn.get_by_role("button", name="Good answer").wait_for()
+
+
+def test_an_answer_that_cannot_be_saved_is_shown_and_says_so(new_tab: NewTab, service: Service, model: Model) -> None:
+    """The store is locked while the turn ends: the words are there with 'Not saved yet', and saved in the end."""
+    model.will([Text("All of it"), Pause(1.0), *say(".")])
+    tab = new_tab(service.url).open()
+    turn = tab.ask("keep this")
+    turn.locator(".prose").wait_for()
+    with service.database() as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        expect(turn.locator(".chip[data-reason=unsaved]")).to_have_text("Not saved yet", timeout=30_000)
+        expect(turn.locator(".prose")).to_have_text("All of it.")
+        expect(turn.get_by_role("button", name="Good answer")).to_have_count(0)
+    tab.reload()
+    expect(tab.page.locator(".prose")).to_have_text("All of it.")
+    _forgive_the_line(tab.troubles)
 
 
 def _scrolled(page: Page) -> float:

@@ -1,0 +1,1 @@
+"""What the service is compared with, each a program of its own."""

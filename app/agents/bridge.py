@@ -22,8 +22,15 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from app.agents.context import TurnOver
+from app.errors import EarlybyteError
 
 T = TypeVar("T")
+
+
+class ProducerDied(EarlybyteError):
+    """A producer ended by something that is no `Exception`, such as `SystemExit`, which must not end the loop as well."""
+
+    code = "internal"
 
 
 class Bridge(Generic[T]):
@@ -48,7 +55,7 @@ class Bridge(Generic[T]):
         # waits gets a batch before its task runs again.
         self._on_long_way = 0
         self._producer_done = False
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._answers: set[Future[Any]] = set()
 
     def __repr__(self) -> str:
@@ -119,14 +126,15 @@ class Bridge(Generic[T]):
         """The next items that were not taken the short way; None at the end of the producer.
 
         Raises:
-            BaseException: what ended the producer, after everything that it handed over before.
+            Exception: what ended the producer, after everything that it handed over before.
         """
         self._release(self._in_hand)
         self._on_long_way -= self._in_hand
         self._in_hand = 0
         try:
             batch = await self._receive.receive()
-        except anyio.EndOfStream:
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._receive.close()
             if self._error is not None:
                 raise self._error from None
             return None
@@ -134,26 +142,35 @@ class Bridge(Generic[T]):
         return batch
 
     def finish(self, error: BaseException | None = None) -> None:
-        """The producer has ended, with `error` or in order."""
+        """The producer has ended, with `error` or in order; a thread that it left behind gets no word in any more."""
         if self._buffer:
             self._drain()
+        self._shut()
         self._end(error)
 
     def close(self, error: BaseException | None = None) -> None:
         """Take nothing more: the next `put` raises, what is held is dropped, the consumer sees the end (or `error`)."""
+        self._shut()
         with self._room:
-            self._closed = True
-            self._buffer.clear()
             answers = list(self._answers)
-            self._room.notify_all()
         for answer in answers:
             if not answer.done():
                 answer.set_exception(TurnOver())
         self._end(error)
+        # A consumer that waits now has been woken by the line above.
+        self._receive.close()
+
+    def _shut(self) -> None:
+        with self._room:
+            self._closed = True
+            self._buffer.clear()
+            self._room.notify_all()
 
     def _end(self, error: BaseException | None) -> None:
         if not self._producer_done:
             self._producer_done = True
+            if error is not None and not isinstance(error, Exception):
+                error = ProducerDied(f"the producer ended by {type(error).__name__}")
             self._error = error
             self._send.close()
 

@@ -107,7 +107,7 @@ def test_items_of_any_schedule_come_once_and_in_order(
 @settings(max_examples=40)
 @given(close_after=st.integers(0, 30), max_items=st.integers(1, 6), direct=st.booleans())
 def test_close_at_any_moment_keeps_a_beginning_and_frees_the_thread(close_after: int, max_items: int, direct: bool) -> None:
-    """What was handed over before the close is an unbroken beginning; the producer gets `TurnOver`, also in a blocked put."""
+    """What was handed over before the close is an unbroken beginning; the producer gets `TurnOver`, blocked or not."""
 
     async def scenario() -> None:
         got: list[int] = []

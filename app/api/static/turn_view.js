@@ -259,7 +259,6 @@ export class TurnView {
   #count({ input_tokens: read, output_tokens: written, model }) {
     const { input_tokens: readBefore = 0, output_tokens: writtenBefore = 0 } = this.#tokens ?? {};
     this.#tokens = { input_tokens: readBefore + read, output_tokens: writtenBefore + written, model };
-    this.#foot.usage(this.#tokens);
   }
 
   #end(terminal) {
@@ -273,7 +272,8 @@ export class TurnView {
       return;
     }
     if (terminal.replaced && terminal.text !== undefined && terminal.text !== this.#texts().join("")) this.#replace(terminal.text);
-    if (terminal.usage) this.#foot.usage({ ...terminal.usage, model: this.#tokens?.model });
+    const tokens = { ...this.#tokens, ...terminal.usage };
+    if (tokens.input_tokens !== undefined) this.#foot.usage(tokens);
     this.#foot.ending(terminal.status, terminal.finish_reason);
     this.#foot.copyable(this.text);
   }

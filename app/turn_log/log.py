@@ -107,7 +107,7 @@ class TurnLog:
         self.wake()
 
     def drop_before_last(self) -> None:
-        """Forget all but the newest frame, a completion that replaced the answer (E2); who attaches later gets a snapshot."""
+        """Forget all but the newest frame, a completion that replaced the answer (E2); later viewers get a snapshot."""
         if self._frames:
             self._replaced = self.last_seq
             newest = self._frames[-1]

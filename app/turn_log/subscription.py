@@ -14,7 +14,8 @@ from app.events.types import Queued
 from app.turn_log.cursor import seq_of
 from app.turn_log.log import TurnLog
 
-MAX_TAKE_BYTES = 256 << 10
+# Bytes of one write, about: small, so that a slow peer that takes something is seen to take it (`viewer_write`).
+MAX_TAKE_BYTES = 64 << 10
 
 
 class Subscription:

@@ -83,10 +83,11 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.NOTSET)
-    access = logging.getLogger("uvicorn.access")
-    for known in access.filters[:]:
-        access.removeFilter(known)
-    access.addFilter(_without_query)
+    for name, wanted in (("uvicorn.access", _without_query), ("uvicorn.error", _not_said_already)):
+        logger = logging.getLogger(name)
+        for known in logger.filters[:]:
+            logger.removeFilter(known)
+        logger.addFilter(wanted)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -107,6 +108,11 @@ def _without_query(record: logging.LogRecord) -> bool:
         record.client, record.method, record.status = client, method, status
         record.path = str(path).partition("?")[0]
     return True
+
+
+def _not_said_already(record: logging.LogRecord) -> bool:
+    """Pass over uvicorn's line for a response that was cut off: we cut off stuck viewers only, with a line of our own."""
+    return record.msg != "ASGI callable returned without completing response."
 
 
 def _mask_names(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

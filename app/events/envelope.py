@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import msgspec
 
-from app.events.codec import encode
+from app.events.codec import clean, encode
 from app.events.types import (
     ApprovalRequired,
     Commentary,
     Completion,
+    Error,
     Event,
     Notice,
     ReasoningDelta,
     TextDelta,
     ToolEnd,
+    ToolProgress,
     ToolStart,
 )
 
@@ -25,6 +27,9 @@ MAX_ARGUMENT_BYTES = 16_384
 MAX_PREVIEW_BYTES = 2_048
 # The longest escape of one character is six bytes, so a delta of this many characters always fits a frame.
 _SAFE_CHARS = 10_000
+# A prompt and a title beside arguments of the largest size still fit a frame.
+_PROMPT_CHARS = 4_000
+_TITLE_CHARS = 1_000
 _DATA = b"\ndata: "
 
 
@@ -35,41 +40,56 @@ class EventTooLarge(ValueError):
 def fit(event: Event) -> list[Event]:
     """The same event in one or more that each fit a frame (F4).
 
-    Deltas are split; arguments, previews and a completion's text are left out or cut with `truncated`; remarks are cut.
+    Deltas are split; arguments, previews and a completion's text are left out or cut with `truncated`; words are cut.
 
     Raises:
-        EventTooLarge: an image or a card that is too large; nothing of those can be left out.
+        EventTooLarge: what is too large is no such part, as in an image or a card; nothing of those can be left out.
     """
     match event:
         case TextDelta(text=text) | ReasoningDelta(text=text):
-            if len(text) <= _SAFE_CHARS:
-                return [event]
             pieces = [text[i : i + _SAFE_CHARS] for i in range(0, len(text), _SAFE_CHARS)]
-            return [msgspec.structs.replace(event, text=piece) for piece in pieces]
-        case ToolStart(arguments=arguments) | ApprovalRequired(arguments=arguments):
-            if arguments is not None and len(encode(arguments)) > MAX_ARGUMENT_BYTES:
-                return [msgspec.structs.replace(event, arguments=None, truncated=True)]
-            return [event]
-        case ToolEnd(preview=preview):
-            if preview is not None and len(preview.encode("utf-8", "replace")) > MAX_PREVIEW_BYTES:
-                return [msgspec.structs.replace(event, preview=cut(preview, MAX_PREVIEW_BYTES), truncated=True)]
-            return [event]
-        case Completion(text=text):
-            if text is not None and len(text) > _SAFE_CHARS and len(encode(event)) > MAX_FRAME_BYTES - 256:
-                return [msgspec.structs.replace(event, text=None)]
-            return [event]
+            return [event] if len(pieces) <= 1 else [msgspec.structs.replace(event, text=piece) for piece in pieces]
+        case ToolStart() | ApprovalRequired():
+            event = _without_large_arguments(event)
+        case ToolEnd(preview=str(preview)) if len(clean(preview).encode()) > MAX_PREVIEW_BYTES:
+            event = msgspec.structs.replace(event, preview=cut(preview, MAX_PREVIEW_BYTES), truncated=True)
+        case ToolProgress(message=str(message)) if len(message) > _TITLE_CHARS:
+            event = msgspec.structs.replace(event, message=_shortened(message, _TITLE_CHARS))
+        case Completion(text=str(text)) if len(text) > _SAFE_CHARS and _too_large(event):
+            event = msgspec.structs.replace(event, text=None)
+        case Error(message=message) if len(message) > _SAFE_CHARS:
+            event = msgspec.structs.replace(event, message=_shortened(message, _SAFE_CHARS))
         case Commentary(text=text) if len(text) > _SAFE_CHARS:
-            return [msgspec.structs.replace(event, text=text[: _SAFE_CHARS - 1] + "…")]
-        case Notice() if len(encode(event)) > MAX_FRAME_BYTES - 256:
-            return [msgspec.structs.replace(event, text=event.text[:_SAFE_CHARS], data=None)]
-    if len(encode(event)) > MAX_FRAME_BYTES - 256:
+            event = msgspec.structs.replace(event, text=_shortened(text, _SAFE_CHARS))
+        case Notice(text=text) if _too_large(event):
+            event = msgspec.structs.replace(event, text=_shortened(text, _PROMPT_CHARS), data=None)
+    if _too_large(event):
         raise EventTooLarge(f"the {event.__struct_config__.tag} is larger than {MAX_FRAME_BYTES} bytes")
     return [event]
 
 
+def _without_large_arguments(event: ToolStart | ApprovalRequired) -> ToolStart | ApprovalRequired:
+    if event.arguments is not None and len(encode(event.arguments)) > MAX_ARGUMENT_BYTES:
+        event = msgspec.structs.replace(event, arguments=None, truncated=True)
+    if len(event.title) > _TITLE_CHARS:
+        event = msgspec.structs.replace(event, title=_shortened(event.title, _TITLE_CHARS))
+    if isinstance(event, ApprovalRequired) and len(event.prompt) > _PROMPT_CHARS:
+        event = msgspec.structs.replace(event, prompt=_shortened(event.prompt, _PROMPT_CHARS))
+    return event
+
+
+def _too_large(event: Event) -> bool:
+    return len(encode(event)) > MAX_FRAME_BYTES - 256
+
+
+def _shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+
+
 def cut(text: str, max_bytes: int) -> str:
-    """The longest beginning of `text` that takes at most `max_bytes` in UTF-8."""
-    return text.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
+    """The longest beginning of `text` that takes at most `max_bytes` in UTF-8; lone surrogates as U+FFFD."""
+    as_sent: str = clean(text)
+    return as_sent.encode()[:max_bytes].decode("utf-8", "ignore")
 
 
 def event_id(turn_id: str, epoch: int, seq: int) -> str:

@@ -61,7 +61,7 @@ def everything(subscription: Subscription, *, max_bytes: int = 1 << 20) -> list[
 @pytest.mark.parametrize("at", range(6))
 @pytest.mark.parametrize("m", [0, 1, 2, 7])
 def test_events_between_any_two_steps_of_a_reader_come_once_and_in_order(history: int, at: int, m: int) -> None:
-    """R2 across the seam: m events are published exactly between two steps of attaching and reading, for all m and places."""
+    """R2 across the seam: m events are published exactly between two steps of attaching and reading."""
     log = new_log()
     publish(log, history)
     woken: list[int] = []
@@ -120,7 +120,7 @@ def test_a_viewer_that_leaves_and_resumes_at_random_sees_every_event_once(plan: 
     lag=st.integers(1, 20),
 )
 def test_trimming_gives_a_snapshot_that_joins_exactly_what_follows(max_bytes: int, sizes: list[int], lag: int) -> None:
-    """R3, R4: a reader that falls out of the window gets one snapshot and goes on after its `last_seq`; text is never lost."""
+    """R3, R4: a reader that falls out of the window gets one snapshot and goes on after it; text is never lost."""
     log = new_log(max_bytes=max_bytes)
     reader = Subscription(log)
     text, seq = "", 0
@@ -166,7 +166,7 @@ def test_ring_overflow_is_told_by_a_snapshot() -> None:
     "cursor",
     [
         "", "x", "-", "--", "turn_1", "turn_1-1", "turn_1-1-", "turn_1--5", "turn_1-1-5-1", "turn_1-1-5 ", " turn_1-1-5",
-        "turn_1-1-5\n", "turn_1-1--5", "turn_1-1-+5", "turn_1-1-5.0", "turn_1-1-٥", "turn_1-١-5", "turn_1-1-99999999999999999999",
+        "turn_1-1-5\n", "turn_1-1--5", "turn_1-1-+5", "turn_1-1-5.0", "turn_1-1-٥", "turn_1-١-5", "turn_1-1-" + "9" * 20,
         "turn_2-1-5", "TURN_1-1-5", "turn_1-0-5", "turn_1-2-5", "turn_1-1-11", "turn_1-1-999", "\x00", "turn_1-1-5\x00",
         "ü" * 500, "9" * 5000, "turn_1-1-0x5", "../turn_1-1-5",
     ],

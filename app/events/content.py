@@ -76,7 +76,8 @@ class TurnContent:
         self.input_tokens = 0
         self.output_tokens = 0
         self.chars = 0
-        self._reasoning_mark = 0
+        # Where the reasoning was at the last tool's end: its blocks, and the characters of the last of them.
+        self._reasoning_mark = (0, 0)
 
     # -- what is known of it
 
@@ -103,7 +104,7 @@ class TurnContent:
     @property
     def loose_reasoning(self) -> bool:
         """Whether there is reasoning of a model call that has not led to anything yet."""
-        return len(self.reasoning) > self._reasoning_mark
+        return self._reasoning_place() != self._reasoning_mark
 
     @property
     def last_block(self) -> int:
@@ -132,7 +133,7 @@ class TurnContent:
                 tool.update(_bare(event))
                 tool.pop("message", None)
                 tool.pop("fraction", None)
-                self._reasoning_mark = len(self.reasoning)
+                self._reasoning_mark = self._reasoning_place()
             case Image() | ActionCard() | Commentary():
                 fields = to_fields(event)
                 fields.pop("seq", None)
@@ -143,7 +144,7 @@ class TurnContent:
             case ApprovalResolved():
                 self.approvals.setdefault(event.approval_id, {}).update(_bare(event))
             case AttemptRestarted():
-                del self.reasoning[self._reasoning_mark :]
+                self._take_reasoning_back()
             case Usage():
                 self.input_tokens += event.input_tokens
                 self.output_tokens += event.output_tokens
@@ -160,6 +161,16 @@ class TurnContent:
         self.chars = len(text)
         for entry in (*self.tools.values(), *self.extras, *self.approvals.values()):
             entry["after_block"] = 0
+
+    def _reasoning_place(self) -> tuple[int, int]:
+        return (len(self.reasoning), len(self.reasoning[-1].text)) if self.reasoning else (0, 0)
+
+    def _take_reasoning_back(self) -> None:
+        blocks, chars = self._reasoning_mark
+        del self.reasoning[blocks:]
+        if blocks:
+            # Thinking after a tool goes on in the block before it when no text came between.
+            self.reasoning[-1].pieces = [self.reasoning[-1].text[:chars]]
 
     # -- giving out
 
@@ -213,7 +224,7 @@ class TurnContent:
         usage = document.get("usage") or {}
         content.input_tokens = usage.get("input_tokens", 0)
         content.output_tokens = usage.get("output_tokens", 0)
-        content._reasoning_mark = len(content.reasoning)
+        content._reasoning_mark = content._reasoning_place()
         return content
 
     def snapshot(self, status: str) -> bytes:
@@ -254,8 +265,10 @@ def _without_oldest_blocks(event: Snapshot) -> bytes:
         first = event.blocks[0]
         size = len(encode(first["text"]))
         if size > over:
-            # Cutting `over` characters takes at least `over` bytes away; the end of a block says more than its beginning.
-            kept = {"block": first["block"], "text": clean(first["text"])[over:]}
+            # A character takes up to six bytes, so the cut is a guess that is made again until it is enough. The end of a
+            # block says more than its beginning.
+            text = clean(first["text"])
+            kept = {"block": first["block"], "text": text[len(text) * over // size + 1 :]}
             event.blocks = [kept, *event.blocks[1:]] if kept["text"] else event.blocks[1:]
         else:
             event.blocks = event.blocks[1:]

@@ -22,7 +22,7 @@ _SECRET_NAME = re.compile(r"(authorization|cookie|password|passwd|secret|ticket|
 # What a secret looks like inside other text: each pattern keeps its first group and loses the rest.
 _SECRETS = (
     re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE),
-    re.compile(r"(\beb_)[0-9A-Za-z]{8,}"),
+    re.compile(r"(\beb[st]?_)[0-9A-Za-z]{8,}"),
     re.compile(r"(\bsk-)[0-9A-Za-z_-]{8,}"),
     re.compile(r"((?:^|[?&;\s\"'])(?:ticket|key|api_key|token|access_token)=)[^&\s\"'#]+", re.IGNORECASE),
     re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:)[^/\s@\"']+(?=@)", re.IGNORECASE),

@@ -158,7 +158,7 @@ def test_an_unwatched_turn_is_cancelled_only_where_that_was_asked_for(upstream: 
 
     A viewer that was sent away by a `stream_end` has 60 s to come back.
     """
-    with Service(upstream, rungs={"connection_age": 5.0}) as service:
+    with Service(upstream, rungs={"connection_age": 3.0}) as service:
 
         def begun(**fields: str) -> str:
             with service.stream("hang", **fields) as stream:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+import msgspec
 import structlog
 
 from app.agents.bridge import Bridge
@@ -20,6 +21,7 @@ from app.agents.token_watch import TokenWatch
 from app.agents.tool_desk import ToolDesk
 from app.agents.transcript import INVALID_ARGUMENTS, Message, assistant_message, calls_of, completed, tool_message
 from app.errors import EarlybyteError
+from app.ids import new_id
 from app.limits.cancel import Cancel
 from app.limits.groups import task_group
 from app.limits.retry import RetryDecision, call_with_retries
@@ -122,6 +124,7 @@ class ToolLoop:
             end, text = await self._model_step(state)
             if end.finish != "tool_calls":
                 return end.finish
+            end = _with_fresh_ids(end, state.messages)
             message = assistant_message(text, end.tool_calls, dialect=self._provider.dialect, blocks=end.blocks)
             state.messages.append(message)
             if any(call.arguments is None for call in end.tool_calls):
@@ -229,6 +232,11 @@ class ToolLoop:
             if not self._cancel.cancelled:
                 self._speech.flush()
             raise ModelFailed(error, shown=self._stage.shown != shown) from error
+        except Exception:
+            # A fault of ours: what was held comes before this ending, too.
+            if not self._cancel.cancelled:
+                self._speech.flush()
+            raise
         if self._cancel.cancelled:
             raise TurnOver
         if end is None:
@@ -275,6 +283,19 @@ class ToolLoop:
             self._speech.say(text)
         else:
             self._speech.think(text)
+
+
+def _with_fresh_ids(end: StepEnd, messages: Sequence[Message]) -> StepEnd:
+    """The same step, its calls told apart from earlier ones: some endpoints count `call_0` anew in each answer (X2)."""
+    used = {call["id"] for message in messages for call in message.get("tool_calls") or []}
+    fresh = {call.id: new_id("call") for call in end.tool_calls if call.id in used}
+    if not fresh:
+        return end
+    calls = tuple(msgspec.structs.replace(call, id=fresh.get(call.id, call.id)) for call in end.tool_calls)
+    blocks = end.blocks and [
+        {**block, "id": fresh[block["id"]]} if block.get("id") in fresh else block for block in end.blocks
+    ]
+    return msgspec.structs.replace(end, tool_calls=calls, blocks=blocks)
 
 
 def _stop(call: Cancel, bridge: Bridge[Chunk], error: Exception) -> None:

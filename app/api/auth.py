@@ -97,6 +97,9 @@ class Gate:
         """
         if not self.keyless:
             return
+        if connection.client is not None and not is_loopback(connection.client.host):
+            # Another server than `earlybyte serve` may listen where the settings do not say.
+            raise Forbidden("Without API keys this service answers only to this machine.")
         headers = connection.headers
         host = headers.get("host", "")
         if not is_loopback(_name(host)):

@@ -112,7 +112,7 @@ class Service:
                 "anthropic": {"provider": "anthropic", **shared},
             }
         self.config = _merged(_merged(base, {"timeouts": rungs} if rungs else {}), config or {})
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("EARLYBYTE_") or k == "EARLYBYTE_REQUIRE_ALL"}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("EARLYBYTE_", "OPENAI_", "ANTHROPIC_"))}
         self.env = inherited | {
             "PYTHONPATH": os.pathsep.join((str(PROJECT), str(self.folder))),
             "PYTHONUNBUFFERED": "1",

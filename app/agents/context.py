@@ -7,14 +7,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from threading import Thread
 from typing import Any, Literal, Protocol
 
 import msgspec
+import structlog
 
 from app.clock import monotonic
 from app.errors import EarlybyteError
 from app.events.types import Event, SideEffects, ToolEnd, ToolStatus
 from app.limits.cancel import Cancel
+
+log = structlog.get_logger(__name__)
 
 
 class TurnOver(EarlybyteError):
@@ -209,8 +213,19 @@ class AgentContext:
         return self._cancel.cancelled
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
-        """Have `fn` called, from another thread, when the turn is cancelled: close there what your agent may block on."""
-        self._cancel.on_cancel(fn)
+        """Have `fn` called, from another thread, when the turn is cancelled: close there what your agent may block on.
+
+        What it raises is logged and goes no further.
+        """
+
+        def quietly() -> None:
+            try:
+                fn()
+            except Exception as error:  # one agent's mistake must not keep its turn from stopping
+                log.warning("agent on_cancel failed", turn_id=self.turn_id, error=type(error).__name__)
+
+        # A thread of its own: it may block, and a cancel comes on the event loop.
+        self._cancel.on_cancel(lambda: Thread(target=quietly, name="on_cancel", daemon=True).start())
 
     def call_tool(self, name: str, arguments: dict[str, Any]) -> Any | Awaitable[Any]:
         """What the tool returned, after a call with the journal, the events and the limits of the service.

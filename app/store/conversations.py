@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
-from sqlalchemy import select, tuple_, update
+from sqlalchemy import bindparam, select, tuple_, update
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,6 +27,18 @@ class Conversation:
     metadata: dict[str, Any] | None = None
     created_at: int
     updated_at: int
+
+
+# Written once: these run for every turn.
+_GET = select(table).where(
+    table.c.id == bindparam("of"), table.c.tenant == bindparam("in"), table.c.user_id == bindparam("by")
+)
+_TOUCH = (
+    update(table)
+    .where(table.c.id == bindparam("of"), table.c.updated_at < bindparam("at"))
+    .values(updated_at=bindparam("at"))
+)
+_NAME = update(table).where(table.c.id == bindparam("of"), table.c.title.is_(None)).values(title=bindparam("new_title"))
 
 
 async def insert(conn: AsyncConnection, row: Conversation) -> None:
@@ -51,8 +63,8 @@ async def insert(conn: AsyncConnection, row: Conversation) -> None:
 
 async def get(conn: AsyncConnection, conversation_id: str, *, tenant: str, user_id: str) -> Conversation | None:
     """The conversation, if it is this user's own; None otherwise, whatever the reason (A2)."""
-    found = select(table).where(table.c.id == to_text(conversation_id), table.c.tenant == tenant, table.c.user_id == user_id)
-    row = (await conn.execute(found)).mappings().first()
+    mine = {"of": to_text(conversation_id), "in": tenant, "by": user_id}
+    row = (await conn.execute(_GET, mine)).mappings().first()
     return None if row is None else _conversation(row)
 
 
@@ -69,9 +81,7 @@ async def list_page(
 
 async def touch(conn: AsyncConnection, conversation_id: str, *, updated_at: int) -> None:
     """Set when something last happened in it; a moment before the stored one changes nothing."""
-    await conn.execute(
-        update(table).where(table.c.id == conversation_id, table.c.updated_at < updated_at).values(updated_at=updated_at)
-    )
+    await conn.execute(_TOUCH, {"of": conversation_id, "at": updated_at})
 
 
 async def set_title(conn: AsyncConnection, conversation_id: str, *, title: str | None) -> None:
@@ -90,6 +100,5 @@ def _conversation(row: RowMapping) -> Conversation:
 
 async def name(conn: AsyncConnection, conversation_id: str, *, title: str) -> None:
     """Give it a title, if it has none."""
-    unnamed = update(table).where(table.c.id == conversation_id, table.c.title.is_(None))
     if title:
-        await conn.execute(unnamed.values(title=to_text(title)))
+        await conn.execute(_NAME, {"of": conversation_id, "new_title": to_text(title)})

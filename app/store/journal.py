@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.clock import now_ms
 from app.store.columns import from_json, to_json
 from app.store.errors import Fenced
-from app.store.statements import insert_into
+from app.store.statements import insert_new
 from app.store.tables import journal as table
 from app.store.tables import turns
 
@@ -40,6 +40,14 @@ _APPEND = insert(table).from_select(
     .where(turns.c.id == bindparam("of"), turns.c.epoch == bindparam("in"))
     .with_for_update(read=True),
 )
+# Locked in one order, so that two processes never wait for each other.
+_OWNED = (
+    select(turns.c.id, turns.c.epoch)
+    .where(turns.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(turns.c.id)
+    .with_for_update(read=True)
+)
+_DELETE = delete_from(table).where(table.c.turn_id == bindparam("of"))
 
 
 async def append(conn: AsyncConnection, turn_id: str, *, n: int, epoch: int, kind: EntryKind, body: object) -> None:
@@ -65,7 +73,7 @@ async def load(conn: AsyncConnection, turn_id: str) -> list[Entry]:
 
 async def delete(conn: AsyncConnection, turn_id: str) -> None:
     """Forget the entries of a turn; for the transaction that saves its message."""
-    await conn.execute(delete_from(table).where(table.c.turn_id == turn_id))
+    await conn.execute(_DELETE, {"of": turn_id})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +98,7 @@ async def append_all(conn: AsyncConnection, turn_id: str, *, epoch: int, entries
 async def append_batches(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
     """Like `append_all` for many turns with two statements; ids of the turns that are in another epoch, or gone."""
     ids = [batch.turn_id for batch in batches]
-    # Locked in one order, so that two processes never wait for each other.
-    owned = select(turns.c.id, turns.c.epoch).where(turns.c.id.in_(ids)).order_by(turns.c.id).with_for_update(read=True)
-    found = await conn.execute(owned)
+    found = await conn.execute(_OWNED, {"ids": ids})
     epochs = {row.id: row.epoch for row in found}
     rows = [
         {
@@ -108,5 +114,5 @@ async def append_batches(conn: AsyncConnection, batches: Sequence[Batch]) -> set
         for entry in batch.entries
     ]
     if rows:
-        await conn.execute(insert_into(conn, table).on_conflict_do_nothing(index_elements=["turn_id", "n"]), rows)
+        await conn.execute(insert_new(conn, table, "turn_id", "n"), rows)
     return {batch.turn_id for batch in batches if epochs.get(batch.turn_id) != batch.epoch}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.events.types import MessageStatus
 from app.store.columns import from_json, to_json, to_json_or_none, to_text
-from app.store.statements import insert_into
+from app.store.statements import insert_new
 from app.store.tables import messages as table
 
 Role = Literal["user", "assistant"]
@@ -53,19 +53,19 @@ async def insert(conn: AsyncConnection, row: Message) -> bool:
     Raises:
         app.store.errors.Conflict: the turn has another message of this role, or the conversation is gone.
     """
-    new = insert_into(conn, table).values(
-        id=row.id,
-        conversation_id=row.conversation_id,
-        turn_id=row.turn_id,
-        place=row.place,
-        role=row.role,
-        status=row.status,
-        text=to_text(row.text),
-        content=to_json(row.content),
-        model_messages=to_json_or_none(row.model_messages),
-        created_at=row.created_at,
-    )
-    return (await conn.execute(new.on_conflict_do_nothing(index_elements=["id"]))).rowcount == 1
+    values = {
+        "id": row.id,
+        "conversation_id": row.conversation_id,
+        "turn_id": row.turn_id,
+        "place": row.place,
+        "role": row.role,
+        "status": row.status,
+        "text": to_text(row.text),
+        "content": to_json(row.content),
+        "model_messages": to_json_or_none(row.model_messages),
+        "created_at": row.created_at,
+    }
+    return (await conn.execute(insert_new(conn, table, "id"), values)).rowcount == 1
 
 
 async def get(conn: AsyncConnection, message_id: str) -> Message | None:
@@ -82,6 +82,18 @@ async def list_page(conn: AsyncConnection, conversation_id: str, *, limit: int, 
     return [_message(row) for row in (await conn.execute(found)).mappings()]
 
 
+# Written once: it runs for every turn.
+_HISTORY = (
+    select(table.c.id, table.c.turn_id, table.c.place, table.c.role, table.c.model_messages)
+    .where(
+        table.c.conversation_id == bindparam("of"),
+        table.c.place < bindparam("before"),
+        table.c.model_messages.is_not(None),
+    )
+    .order_by(table.c.place.desc())
+)
+
+
 async def history(
     conn: AsyncConnection, conversation_id: str, *, before_place: int, limit: int | None = None
 ) -> list[Remembered]:
@@ -89,18 +101,8 @@ async def history(
 
     With `limit` only the newest that many. Messages that are never shown (apologies without tools) are left out.
     """
-    columns = (table.c.id, table.c.turn_id, table.c.place, table.c.role, table.c.model_messages)
-    found = (
-        select(*columns)
-        .where(
-            table.c.conversation_id == conversation_id,
-            table.c.place < before_place,
-            table.c.model_messages.is_not(None),
-        )
-        .order_by(table.c.place.desc())
-        .limit(limit)
-    )
-    rows = (await conn.execute(found)).mappings().all()
+    found = _HISTORY if limit is None else _HISTORY.limit(limit)
+    rows = (await conn.execute(found, {"of": conversation_id, "before": before_place})).mappings().all()
     return [Remembered(**{**row, "model_messages": from_json(row["model_messages"])}) for row in reversed(rows)]
 
 

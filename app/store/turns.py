@@ -6,10 +6,11 @@ nothing once another process has taken over (E7).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, cast
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Update, bindparam, func, or_, select
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 from sqlalchemy import update as update_table
@@ -53,13 +54,25 @@ class TurnRow:
     terminal: dict[str, Any] | None = None
 
 
+_COLUMNS = tuple(TurnRow.__dataclass_fields__)
+# Written once: these run for every turn.
+_INSERT = insert_into(table)
+_LOCK_CONVERSATION = select(conversations.c.id).where(conversations.c.id == bindparam("of")).with_for_update(key_share=True)
+_LAST_PLACE = select(func.max(table.c.place)).where(table.c.conversation_id == bindparam("of"))
+_END = (
+    update_table(table)
+    .where(table.c.id == bindparam("of"), table.c.epoch == bindparam("in"), table.c.terminal.is_(None))
+    .values(status="ended", **{name: bindparam(f"new_{name}") for name in ("terminal", "last_seq", "ended_at")})
+)
+
+
 async def insert(conn: AsyncConnection, row: TurnRow) -> None:
     """Store a new turn.
 
     Raises:
         app.store.errors.Conflict: the id is taken, or the conversation is not there.
     """
-    await conn.execute(insert_into(table).values(_encoded(asdict(row))))
+    await conn.execute(_INSERT, _encoded({name: getattr(row, name) for name in _COLUMNS}))
 
 
 async def get(conn: AsyncConnection, turn_id: str) -> TurnRow | None:
@@ -73,10 +86,17 @@ async def update(conn: AsyncConnection, turn_id: str, *, if_epoch: int | None = 
 
     Values are as in `TurnRow`; JSON columns are encoded here.
     """
-    where: list[ColumnElement[bool]] = [table.c.id == turn_id]
-    if if_epoch is not None:
-        where.append(table.c.epoch == if_epoch)
-    return (await conn.execute(update_table(table).where(*where).values(_encoded(columns)))).rowcount == 1
+    values = {f"new_{name}": value for name, value in _encoded(columns).items()}
+    statement = _update(tuple(columns), fenced=if_epoch is not None)
+    return (await conn.execute(statement, {"of": turn_id, "in": if_epoch, **values})).rowcount == 1
+
+
+@cache
+def _update(names: tuple[str, ...], *, fenced: bool) -> Update:
+    where: list[ColumnElement[bool]] = [table.c.id == bindparam("of")]
+    if fenced:
+        where.append(table.c.epoch == bindparam("in"))
+    return update_table(table).where(*where).values({name: bindparam(f"new_{name}") for name in names})
 
 
 async def next_place(conn: AsyncConnection, conversation_id: str) -> int:
@@ -84,10 +104,10 @@ async def next_place(conn: AsyncConnection, conversation_id: str) -> int:
 
     The conversation stays locked until the transaction ends, so that two processes never give out the same place.
     """
-    lock = select(conversations.c.id).where(conversations.c.id == conversation_id).with_for_update(key_share=True)
-    await conn.execute(lock)
-    last = await conn.scalar(select(func.max(table.c.place)).where(table.c.conversation_id == conversation_id))
-    return int(last or 0) + 1
+    if conn.dialect.name != "sqlite":
+        # There the writer has the whole database to itself.
+        await conn.execute(_LOCK_CONVERSATION, {"of": conversation_id})
+    return int(await conn.scalar(_LAST_PLACE, {"of": conversation_id}) or 0) + 1
 
 
 async def open_in_conversation(conn: AsyncConnection, conversation_id: str) -> list[TurnRow]:
@@ -118,9 +138,8 @@ async def end(
     conn: AsyncConnection, turn_id: str, *, epoch: int, terminal: dict[str, Any], last_seq: int, ended_at: int
 ) -> bool:
     """Whether this is now the turn's stored ending; False when it has one, or is in another epoch (E1)."""
-    first = update_table(table).where(table.c.id == turn_id, table.c.epoch == epoch, table.c.terminal.is_(None))
-    ending = first.values(status="ended", terminal=to_json(terminal), last_seq=last_seq, ended_at=ended_at)
-    return (await conn.execute(ending)).rowcount == 1
+    values = {"new_terminal": to_json(terminal), "new_last_seq": last_seq, "new_ended_at": ended_at}
+    return (await conn.execute(_END, {"of": turn_id, "in": epoch, **values})).rowcount == 1
 
 
 async def finish(conn: AsyncConnection, turn_id: str, *, epoch: int) -> bool:

@@ -232,12 +232,13 @@ class ToolDesk:
             self._guards.on_error(f"tool:{call.name}", outcome.result[:300])
         result = ToolResult(tool_call_id=call.id, status=outcome.status, content=told)
         results[call.id] = result
+        unchanged = told == outcome.result
         event = ToolEnd(
             tool_call_id=call.id,
             status=outcome.status,
             duration_ms=outcome.duration_ms,
-            preview=outcome.preview if told == outcome.result else told or None,
-            truncated=outcome.truncated,
+            preview=outcome.preview if unchanged else told or None,
+            truncated=outcome.truncated and unchanged,
         )
         await self._stage.end_tool(event, result, told)
 

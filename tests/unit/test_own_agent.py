@@ -185,8 +185,8 @@ async def test_allowed_events_go_to_the_stage_and_the_rest_of_them_not() -> None
     "rubbish",
     [
         TextDelta(block=1, text="x"), Completion(status="complete", finish_reason="stop", chars=0), Queued(position=1), 5,
-        b"x", ["a"], object(), {"type": "completion"}, {"type": "no_such"}, {}, {"type": "image", "url": 5}, {"type": "image"},
-        {"type": "text_delta", "block": 1, "text": "x"}, Exception("as a value"), {1: 2},
+        b"x", ["a"], object(), {"type": "completion"}, {"type": "no_such"}, {}, {"type": "image", "url": 5},
+        {"type": "image"}, {"type": "text_delta", "block": 1, "text": "x"}, Exception("as a value"), {1: 2},
     ],
     ids=repr,
 )  # fmt: skip

@@ -45,7 +45,9 @@ def main() -> int:
     if given.quick:
         plan = Plan(repeats=1, seconds=min(4.0, given.seconds), quick=True)
     about = machine.describe()
-    about["runs"] = f"{'quick: one short run' if plan.quick else f'medians of {plan.repeats}'}; paced turns of {plan.seconds:g} s"
+    about["runs"] = (
+        f"{'quick: one short run' if plan.quick else f'medians of {plan.repeats}'}; paced turns of {plan.seconds:g} s"
+    )
     if machine.allow_many_files() < 12_000:
         say("The limit of open files is low (ulimit -n): the idle case may fail.")
     pin(plan.cores.client)

@@ -247,7 +247,9 @@ async def fan_out(plan: Plan) -> Outcome:
             async with Nchan(core=plan.core) as program:
                 start = time.monotonic() + viewers / 100 + 2
                 asked = [request("GET", "/events")] * viewers
-                nchan.runs.append(await _fan(program, asked, start, events, lambda p=program: _publish(p.port, events, rate)))
+                nchan.runs.append(
+                    await _fan(program, asked, start, events, lambda p=program: _publish(p.port, events, rate))
+                )
     outcome.ratio("fan-out: CPU to nchan's", 1.8, to="nchan")
     outcome.verdicts.append(Verdict("fan-out: delay p99", outcome.of("Earlybyte")["delay p99"], 60, " ms"))
     return outcome

@@ -85,7 +85,19 @@ class Run:
 class Stream(asyncio.Protocol):
     """One stream. It is over at `stream_end`, or after `expected` tokens where the server sends no such event."""
 
-    __slots__ = ("_asked", "_counting", "_expected", "_head", "_over", "_request", "_run", "_tail", "ended", "first", "transport")
+    __slots__ = (
+        "_asked",
+        "_counting",
+        "_expected",
+        "_head",
+        "_over",
+        "_request",
+        "_run",
+        "_tail",
+        "ended",
+        "first",
+        "transport",
+    )
 
     def __init__(self, run: Run, request: bytes, *, expected: int | None = None) -> None:
         self._run = run
@@ -253,9 +265,7 @@ class Watch:
             await asyncio.sleep(0.25)
 
 
-async def follow(
-    port: int, pid: int, requests: Sequence[bytes], *, rate: float, patience: float
-) -> Run:
+async def follow(port: int, pid: int, requests: Sequence[bytes], *, rate: float, patience: float) -> Run:
     """Open all, read all to their end; those that are not over after `patience` seconds count as failed."""
     run = Run()
     async with Watch(run, pid) as watch:

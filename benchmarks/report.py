@@ -36,7 +36,13 @@ def table(outcomes: dict[str, Outcome]) -> str:
             figures = measured.figures()
             rows.append([name, measured.who, *(_cell(figures.get(key), key) for key in _UNITS)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-    lines = ["  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in rows]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
     lines.insert(1, "-" * len(lines[0]))
     lines += ["", "goals"]
     lines += [f"  {'met ' if verdict.met else 'MISSED'.ljust(4)}  {_sentence(verdict)}" for verdict in _verdicts(outcomes)]
@@ -59,7 +65,9 @@ def _warnings(outcome: Outcome) -> list[str]:
     for measured in outcome.measured:
         figures = measured.figures()
         if figures.get("client", 0) > 0.85:
-            found.append(f"{measured.case}, {measured.who}: the client was busy ({figures['client']:.0%}); its delays are its own")
+            found.append(
+                f"{measured.case}, {measured.who}: the client was busy ({figures['client']:.0%}); its delays are its own"
+            )
         if figures["failed"]:
             found.append(f"{measured.case}, {measured.who}: {figures['failed']:.0f} streams failed: {measured.complaints}")
     return found
@@ -102,7 +110,8 @@ def document(outcomes: dict[str, Outcome], about: dict[str, str]) -> dict[str, o
                     for one in outcome.measured
                 ],
                 "goals": [
-                    {"what": v.what, "value": v.value, "goal": v.goal, "unit": v.unit, "met": v.met} for v in outcome.verdicts
+                    {"what": v.what, "value": v.value, "goal": v.goal, "unit": v.unit, "met": v.met}
+                    for v in outcome.verdicts
                 ],
                 "remarks": outcome.remarks,
             }
@@ -150,7 +159,8 @@ its receipt by the client.</p>
 def _section(name: str, outcome: Outcome) -> str:
     heads = "".join(f"<th>{label}" for _, _, label in _UNITS.values())
     rows = "".join(
-        f"<tr><td>{html.escape(one.who)}<td>{html.escape(one.load)}" + "".join(f"<td>{_cell(figures.get(k), k)}" for k in _UNITS)
+        f"<tr><td>{html.escape(one.who)}<td>{html.escape(one.load)}"
+        + "".join(f"<td>{_cell(figures.get(k), k)}" for k in _UNITS)
         for one in outcome.measured
         if (figures := one.figures())
     )
@@ -206,7 +216,11 @@ def _plot(title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
     for tick in ticks:
         x, _ = place(tick, 0)
         marks.append(f'<path d="M{x:.1f} 12V{_HEIGHT - _BOTTOM}" stroke="#e9ecef"/>')
-        marks.append(f'<text x="{x:.1f}" y="{_HEIGHT - 16}" text-anchor="middle">{tick:g}</text>' if log or tick == int(tick) else f'<text x="{x:.1f}" y="{_HEIGHT - 16}" text-anchor="middle">{tick:.1f}</text>')
+        marks.append(
+            f'<text x="{x:.1f}" y="{_HEIGHT - 16}" text-anchor="middle">{tick:g}</text>'
+            if log or tick == int(tick)
+            else f'<text x="{x:.1f}" y="{_HEIGHT - 16}" text-anchor="middle">{tick:.1f}</text>'
+        )
     for i in range(5):
         value = top * i / 4
         _, y = place(right, value)
@@ -218,6 +232,8 @@ def _plot(title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
             colour = _COLOURS[number % len(_COLOURS)]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
             marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-            marks.append(f'<text x="{_LEFT + 10 + 150 * number}" y="{_HEIGHT - 2}" style="fill:{colour}">● {html.escape(who)}</text>')
+            marks.append(
+                f'<text x="{_LEFT + 10 + 150 * number}" y="{_HEIGHT - 2}" style="fill:{colour}">● {html.escape(who)}</text>'
+            )
     svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 4}" width="{_WIDTH}" role="img">{"".join(marks)}</svg>'
     return f"<figure>{svg}<figcaption>{html.escape(title)}</figcaption></figure>"

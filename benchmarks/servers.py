@@ -132,7 +132,9 @@ class Ours(Program):
 
     def _start_turn(self, wish: Wish) -> str:
         [conversation] = self._conversations(1)
-        answer = self._post(http.client.HTTPConnection("127.0.0.1", self.port), f"/{conversation}/turns", {"input": wish.text()})
+        answer = self._post(
+            http.client.HTTPConnection("127.0.0.1", self.port), f"/{conversation}/turns", {"input": wish.text()}
+        )
         return str(answer["turn_id"])
 
     def _conversations(self, count: int) -> list[str]:
@@ -202,7 +204,9 @@ class Nchan(Program):
 
     def command(self) -> Sequence[str]:
         module = next(path for path in _NCHAN if path.exists())
-        temp = "\n".join(f"  {kind}_temp_path {self.folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        temp = "\n".join(
+            f"  {kind}_temp_path {self.folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
         (self.folder / "nginx.conf").write_text(
             f"""
 load_module {module};

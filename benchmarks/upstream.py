@@ -67,7 +67,9 @@ class Field:
                 break
             steps += message.get("role") == "tool"
         tools = request.get("tools") or []
-        wants_tools = tools and (steps == 0 and self._random.random() < _WITH_TOOLS or steps == 1 and self._random.random() < 0.3)
+        wants_tools = tools and (
+            (steps == 0 and self._random.random() < _WITH_TOOLS) or (steps == 1 and self._random.random() < 0.3)
+        )
         if wants_tools:
             chosen = self._random.sample(tools, k=min(len(tools), self._random.choice((1, 1, 2))))
             calls = tuple((tool["function"]["name"], json.dumps(_arguments(tool["function"]))) for tool in chosen)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import bindparam, select, tuple_, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
-from sqlalchemy import bindparam, select, tuple_, update
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 

@@ -18,7 +18,9 @@ from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from app.clock import monotonic
 from app.errors import StoreUnavailable
+from app.observability import metrics
 from app.store import schema
 from app.store.connect import is_sqlite, masked, parse, reader_engine, writer_engine
 from app.store.errors import is_foreign, reason, translate
@@ -108,9 +110,12 @@ class Store:
         """
         if self._closed:
             raise StoreUnavailable("The store is closed.")
+        asked = monotonic()
         future = self._writer.submit(op)
         with anyio.move_on_after(timeout):
-            return cast(T, await future)
+            result = cast(T, await future)
+            metrics.store_write_seconds.observe(monotonic() - asked)
+            return result
         if future.done() and not future.cancelled():
             return cast(T, future.result())
         raise StoreUnavailable("The store did not take the write in time.")

@@ -17,6 +17,7 @@ class TurnClock:
         self._expired = expired
         self._pauses = 0
         self._paused_at = 0.0
+        self._left_at_pause = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._arm()
 
@@ -25,14 +26,14 @@ class TurnClock:
 
     def remaining(self) -> float:
         """Seconds left, as if a pause ended now."""
-        waited = monotonic() - self._paused_at if self._pauses else 0.0
-        return self.deadline.remaining() + waited
+        return self._left_at_pause if self._pauses else self.deadline.remaining()
 
     def pause(self) -> None:
         """The turn waits for a person from now on."""
         self._pauses += 1
         if self._pauses == 1:
             self._paused_at = monotonic()
+            self._left_at_pause = self.deadline.remaining()
             self.stop()
 
     def resume(self) -> None:

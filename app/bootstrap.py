@@ -129,6 +129,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
             async with service.supervisor.run(group):
                 count = await recover(service.parts, service.supervisor)
                 if count:
+                    metrics.turns_recovered.inc(count)
                     log.info("turns taken over", count=count)
                 _settle_collector()
                 yield service
@@ -161,10 +162,11 @@ def _build(settings: Settings, assistants: dict[str, Assistant], store: Store, *
     viewers = Viewers(limits, settings.timeouts)
     metrics.watch(
         viewers=lambda: len(viewers),
-        running=lambda: supervisor.running,
-        waiting=lambda: supervisor.waiting,
+        turns={"running": lambda: supervisor.running, "queued": lambda: supervisor.waiting},
+        busy=lambda: parts.threads.busy + parts.tool_threads.busy,
         abandoned=lambda: parts.threads.abandoned + parts.tool_threads.abandoned,
         unsaved=lambda: len(parts.unsaved),
+        log_bytes=lambda: parts.logs.size,
     )
     gate = Gate(
         store,

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problems import BodyTooLarge, Forbidden, for_error, problem
 from app.api.service import Service
+from app.clock import monotonic
 
 
 class Edge:
@@ -27,6 +28,7 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["earlybyte.began"] = monotonic()
         connection = HTTPConnection(scope)
         try:
             self._service().gate.check_origin_of_open_service(connection)

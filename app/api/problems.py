@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from app.errors import EarlybyteError, StoreUnavailable
 from app.events.codec import encode
+from app.observability import metrics
 from app.store.errors import Conflict
 from app.turns.admission import ConversationBusy, Draining, KeyReused, NotFound, UnknownProfile
 from app.turns.capacity import OverCapacity
@@ -110,6 +111,7 @@ _TITLES = {
 
 def problem(status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **extra: object) -> Response:
     """One problem document."""
+    metrics.refusals.labels(code).inc()
     body = {"type": "about:blank", "title": _TITLES.get(status, "Error"), "status": status, "code": code, **extra}
     return Response(
         encode({**body, "detail": detail}), status_code=status, media_type="application/problem+json", headers=headers

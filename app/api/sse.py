@@ -14,9 +14,11 @@ from sse_starlette.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.viewers import Form, Viewer, Viewers
+from app.clock import monotonic
 from app.events.codec import encode
 from app.events.envelope import frame, line
 from app.events.types import EndReason, StreamEnd
+from app.observability import metrics
 
 _MEDIA = {"sse": "text/event-stream", "ndjson": "application/x-ndjson"}
 _HEADERS = {"Cache-Control": "no-cache, no-transform"}
@@ -41,10 +43,12 @@ class FrameResponse(EventSourceResponse):
         super().__init__(_nothing(), headers=_HEADERS, media_type=_MEDIA[form], sep="\n", ping=0)
         self.early = early
 
-    async def start(self, send: Send) -> None:
+    async def start(self, scope: Scope, send: Send) -> None:
         """Headers and early bytes, in one go."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.early, "more_body": True})
+        if "earlybyte.began" in scope:
+            metrics.first_byte_seconds.observe(monotonic() - scope["earlybyte.began"])
 
 
 class TurnStream(FrameResponse):
@@ -56,7 +60,7 @@ class TurnStream(FrameResponse):
         self._viewers = viewers
         self._closed = closed
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the turn, the connection or the client is over."""
         viewer = self.viewer
         viewer.bind(asyncio.current_task())
@@ -64,7 +68,7 @@ class TurnStream(FrameResponse):
         viewer.subscription.open(viewer.wake)
         listener: asyncio.Task[None] | None = None
         try:
-            await self.start(send)
+            await self.start(scope, send)
             listener = asyncio.get_running_loop().create_task(self._listen(receive))
             while (piece := viewer.next()) is not None:
                 if piece:
@@ -106,5 +110,5 @@ class EndedStream(FrameResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Early bytes and `stream_end`."""
-        await self.start(send)
+        await self.start(scope, send)
         await send({"type": "http.response.body", "body": self._goodbye, "more_body": False})

@@ -14,6 +14,7 @@ from app.api.auth import Principal
 from app.api.service import Service
 from app.api.sse import EndedStream, TurnStream
 from app.api.viewers import Form, TooManyViewers, Viewer
+from app.observability import metrics
 from app.turn_log.subscription import Subscription
 from app.turns.admission import Draining
 from app.turns.capacity import OverCapacity
@@ -79,8 +80,11 @@ def attach(
     """A response that follows the turn: its stream, or 204 when the client has seen it to its end (R5)."""
     form = wished.form or "sse"
     subscription = Subscription(found.log, cursor=wished.cursor, from_snapshot=wished.from_snapshot)
+    kind = "snapshot" if subscription.seq < 0 else "start" if subscription.seq == 0 else "resume"
     if subscription.finished and wished.cursor is not None and not wished.from_snapshot:
+        metrics.attaches.labels("after the end").inc()
         return Response(status_code=204)
+    metrics.attaches.labels(kind).inc()
     viewer = Viewer(
         subscription,
         form=form,

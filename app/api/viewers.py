@@ -22,6 +22,7 @@ from app.events.codec import encode
 from app.events.envelope import frame, line
 from app.events.types import EndReason, Event, Heartbeat, StreamEnd
 from app.limits.budget import Timeouts
+from app.observability import metrics
 from app.turn_log.subscription import Subscription
 
 log = structlog.get_logger(__name__)
@@ -146,9 +147,11 @@ class Viewer:
 
     def _goodbye(self, reason: EndReason) -> bytes:
         self.closing = "done"
+        metrics.stream_ends.labels(reason).inc()
         return self.encode(StreamEnd(reason=reason, resume=reason != "done"))
 
     def _keep_alive(self) -> bytes:
+        metrics.keep_alives.inc()
         if self.form == "ndjson":
             beat = b" "
         else:
@@ -215,6 +218,7 @@ class Viewer:
         """Give up a viewer that takes nothing."""
         if not self.aborted:
             self.aborted = True
+            metrics.viewers_dropped.labels(rung).inc()
             log.info("viewer dropped: timeout", rung=rung, timeout=value, turn_id=self.subscription.log.turn_id)
             if self._task is not None:
                 self._task.cancel()
@@ -262,7 +266,9 @@ class Viewers:
         """The ticker: twenty looks in a keep-alive interval, so that each is on time within its jitter."""
         interval = min(0.5, max(0.02, self.timeouts.keep_alive / 20))
         while True:
+            asked = monotonic()
             await anyio.sleep(interval)
             now = monotonic()
+            metrics.loop_lag_seconds.observe(max(0.0, now - asked - interval))
             for viewer in tuple(self._viewers):
                 viewer.tick(now, self.timeouts)

@@ -173,6 +173,11 @@ class TurnLogs:
     def __len__(self) -> int:
         return len(self._logs)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all logs."""
+        return sum(log.size for log in self._logs.values())
+
     def open(self, content: TurnContent) -> TurnLog:
         """A new log for a turn that is about to run here; it replaces one of an older epoch."""
         log = TurnLog(content, max_bytes=self._log_bytes)
@@ -193,7 +198,7 @@ class TurnLogs:
         for turn_id, log in list(self._logs.items()):
             if log.ended_at is not None and now - log.ended_at > KEEP_SECONDS and log.readers == 0:
                 del self._logs[turn_id]
-        total = sum(log.size for log in self._logs.values())
+        total = self.size
         for log in sorted(self._logs.values(), key=lambda log: (log.ended_at is None, log.ended_at or 0.0)):
             if total <= self._logs_bytes:
                 return

@@ -222,6 +222,7 @@ class _Run:
             log.error("message not saved", timeout=SAVE_SECONDS, error=error.message)  # noqa: TRY400 - no stack is wanted
             self.guards.on_error("store", error.message)
             self.parts.unsaved.add(save)
+            metrics.saves_failed.inc()
             told = MessageSaveFailed(message_id=message_id, code="store_unavailable")
         self.recorder.record_closing(told, journaled=False)
         self.turn.move(State.DONE)
@@ -235,6 +236,7 @@ class _Run:
         reason = ending.finish_reason if isinstance(ending, Completion) else ending.code
         metrics.turns_ended.labels(status, reason).inc()
         metrics.turn_seconds.observe(seconds)
+        metrics.queued_seconds.observe((turn.started_at or turn.accepted_at) - turn.accepted_at)
         log.info(
             "turn ended",
             status=status,

@@ -10,7 +10,7 @@ import structlog
 
 from app.agents.context import AgentMisbehaved, OpenCall, ToolResult
 from app.agents.transcript import Message, assistant_message, tool_message
-from app.clock import now_ms
+from app.clock import monotonic, now_ms
 from app.errors import EarlybyteError
 from app.events.types import (
     ApprovalRequired,
@@ -25,6 +25,7 @@ from app.events.types import (
     Usage,
 )
 from app.ids import new_id
+from app.observability import metrics
 from app.store import approvals, journal, turns
 from app.store.engine import Connection, Store
 from app.turns.clock import TurnClock
@@ -69,6 +70,8 @@ class TurnStage:
 
     def say(self, block: int, text: str) -> None:
         """Add to the answer."""
+        if not self._recorder.content.chars and self._turn.started_at is not None:
+            metrics.first_text_seconds.observe(monotonic() - self._turn.started_at)
         self._recorder.record(TextDelta(block=block, text=text))
 
     def think(self, block: int, text: str) -> None:
@@ -95,6 +98,7 @@ class TurnStage:
 
     def restarted(self, attempt: int, reason: str) -> None:
         """A model call that had shown nothing is made again."""
+        metrics.attempts_restarted.labels(reason).inc()
         self._recorder.record(AttemptRestarted(attempt=attempt, reason=reason))
 
     def used(self, input_tokens: int | None, output_tokens: int | None, model: str) -> None:
@@ -161,6 +165,7 @@ class TurnStage:
             # The turn ended between the start being durable and being shown.
             return
         self._recorder.content.outputs[event.tool_call_id] = output
+        metrics.tool_seconds.labels(event.status).observe(event.duration_ms / 1000)
         self._recorder.record_closing(event)
         self.under_way = max(0, self.under_way - 1)
         for message, results in self.steps:

@@ -45,7 +45,10 @@ class Bridge(Generic[T]):
         self._direct = direct
         self._max_items = max_items
         self._send, self._receive = anyio.create_memory_object_stream[list[T]](math.inf)
-        self._room = threading.Condition()
+        # Taken by itself, three times for each item: through a Condition's own methods it would cost twice as much.
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
+        self._blocked = 0
         self._buffer: deque[T] = deque()
         self._waiting = 0
         self._scheduled = False
@@ -69,9 +72,9 @@ class Bridge(Generic[T]):
         Raises:
             TurnOver: the turn has ended or was cancelled; nothing more is taken.
         """
-        with self._room:
+        with self._lock:
             while wait and self._waiting >= self._max_items and not self._closed:
-                self._room.wait()
+                self._wait_for_room()
             if self._closed:
                 raise TurnOver
             self._buffer.append(item)
@@ -80,6 +83,13 @@ class Bridge(Generic[T]):
                 return
             self._scheduled = True
         self._wake(self._drain)
+
+    def _wait_for_room(self) -> None:
+        self._blocked += 1
+        try:
+            self._room.wait()
+        finally:
+            self._blocked -= 1
 
     async def put_on_loop(self, item: T) -> None:
         """`put` for a producer that is a task: lets the loop go round while the buffer is full."""
@@ -94,14 +104,14 @@ class Bridge(Generic[T]):
             TurnOver: the turn has ended.
             Exception: what the answer is.
         """
-        with self._room:
+        with self._lock:
             if self._closed and not answer.done():
                 raise TurnOver
             self._answers.add(answer)
         try:
             return answer.result()
         finally:
-            with self._room:
+            with self._lock:
                 self._answers.discard(answer)
 
     def work(self, produce: Callable[[], None]) -> None:
@@ -151,7 +161,7 @@ class Bridge(Generic[T]):
     def close(self, error: BaseException | None = None) -> None:
         """Take nothing more: the next `put` raises, what is held is dropped, the consumer sees the end (or `error`)."""
         self._shut()
-        with self._room:
+        with self._lock:
             answers = list(self._answers)
         for answer in answers:
             if not answer.done():
@@ -161,7 +171,7 @@ class Bridge(Generic[T]):
         self._receive.close()
 
     def _shut(self) -> None:
-        with self._room:
+        with self._lock:
             self._closed = True
             self._buffer.clear()
             self._room.notify_all()
@@ -175,7 +185,7 @@ class Bridge(Generic[T]):
             self._send.close()
 
     def _drain(self) -> None:
-        with self._room:
+        with self._lock:
             self._scheduled = False
             if self._closed:
                 return
@@ -191,6 +201,7 @@ class Bridge(Generic[T]):
 
     def _release(self, count: int) -> None:
         if count:
-            with self._room:
+            with self._lock:
                 self._waiting -= count
-                self._room.notify_all()
+                if self._blocked:
+                    self._room.notify_all()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -186,10 +185,11 @@ class OwnAgent:
     # -- the loop's side
 
     def _take_directly(self, bridge: Bridge[object], items: Sequence[object]) -> int:
-        pieces = [item for item in itertools.takewhile(lambda item: isinstance(item, str), items) if isinstance(item, str)]
+        # A slow model's batch is one piece; a quick one's is joined to one event.
+        pieces = list(_words(items))
         try:
             if pieces:
-                self._speech.say("".join(pieces))
+                self._speech.say(pieces[0] if len(pieces) == 1 else "".join(pieces))
         except Exception as error:
             bridge.close(error)
             return len(items)
@@ -240,6 +240,14 @@ class OwnAgent:
         else:
             refused = ToolCallFailed(result.content, status=result.status)
             _settle(request.answer, lambda: request.answer.set_exception(refused))
+
+
+def _words(items: Sequence[object]) -> Iterator[str]:
+    """The plain text that `items` begin with."""
+    for item in items:
+        if not isinstance(item, str):
+            return
+        yield item
 
 
 def _settle(answer: Future[Any], settle: Callable[[], None]) -> None:

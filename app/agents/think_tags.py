@@ -26,6 +26,11 @@ class SurrogateJoiner:
     def __init__(self) -> None:
         self._held = ""
 
+    @property
+    def holds(self) -> bool:
+        """Whether half a character is held back."""
+        return bool(self._held)
+
     def feed(self, text: str) -> str:
         """`text` with what was held before it; a high half at its end is held back."""
         if self._held:
@@ -52,6 +57,9 @@ class ThinkFilter:
 
     def feed(self, text: str) -> list[Part]:
         """The parts that are certain now, in order; never empty ones."""
+        if not self._joiner.holds and self._state == "answer" and text.isascii():
+            # The usual case, once for each token.
+            return [("text", text)] if text else []
         text = self._joiner.feed(text)
         if not text:
             return []

@@ -26,7 +26,7 @@ MAX_FRAME_BYTES = 65_536
 MAX_ARGUMENT_BYTES = 16_384
 MAX_PREVIEW_BYTES = 2_048
 # The longest escape of one character is six bytes, so a delta of this many characters always fits a frame.
-_SAFE_CHARS = 10_000
+SAFE_CHARS = 10_000
 # A prompt and a title beside arguments of the largest size still fit a frame.
 _PROMPT_CHARS = 4_000
 _TITLE_CHARS = 1_000
@@ -47,7 +47,7 @@ def fit(event: Event) -> list[Event]:
     """
     match event:
         case TextDelta(text=text) | ReasoningDelta(text=text):
-            pieces = [text[i : i + _SAFE_CHARS] for i in range(0, len(text), _SAFE_CHARS)]
+            pieces = [text[i : i + SAFE_CHARS] for i in range(0, len(text), SAFE_CHARS)]
             return [event] if len(pieces) <= 1 else [msgspec.structs.replace(event, text=piece) for piece in pieces]
         case ToolStart() | ApprovalRequired():
             event = _without_large_arguments(event)
@@ -55,12 +55,12 @@ def fit(event: Event) -> list[Event]:
             event = msgspec.structs.replace(event, preview=cut(preview, MAX_PREVIEW_BYTES), truncated=True)
         case ToolProgress(message=str(message)) if len(message) > _TITLE_CHARS:
             event = msgspec.structs.replace(event, message=_shortened(message, _TITLE_CHARS))
-        case Completion(text=str(text)) if len(text) > _SAFE_CHARS and _too_large(event):
+        case Completion(text=str(text)) if len(text) > SAFE_CHARS and _too_large(event):
             event = msgspec.structs.replace(event, text=None)
-        case Error(message=message) if len(message) > _SAFE_CHARS:
-            event = msgspec.structs.replace(event, message=_shortened(message, _SAFE_CHARS))
-        case Commentary(text=text) if len(text) > _SAFE_CHARS:
-            event = msgspec.structs.replace(event, text=_shortened(text, _SAFE_CHARS))
+        case Error(message=message) if len(message) > SAFE_CHARS:
+            event = msgspec.structs.replace(event, message=_shortened(message, SAFE_CHARS))
+        case Commentary(text=text) if len(text) > SAFE_CHARS:
+            event = msgspec.structs.replace(event, text=_shortened(text, SAFE_CHARS))
         case Notice(text=text) if _too_large(event):
             event = msgspec.structs.replace(event, text=_shortened(text, _PROMPT_CHARS), data=None)
     if _too_large(event):
@@ -95,6 +95,16 @@ def cut(text: str, max_bytes: int) -> str:
 def event_id(turn_id: str, epoch: int, seq: int) -> str:
     """The id of an event, which is also a cursor: `<turn_id>-<epoch>-<seq>`."""
     return f"{turn_id}-{epoch}-{seq}"
+
+
+def id_prefix(turn_id: str, epoch: int) -> bytes:
+    """What every frame of one writer begins with, for `numbered_frame`."""
+    return f"id: {turn_id}-{epoch}-".encode()
+
+
+def numbered_frame(prefix: bytes, seq: int, data: bytes) -> bytes:
+    """The frame of an event, as `frame` with its `event_id` makes it, in one step."""
+    return b"%b%d\ndata: %b\n\n" % (prefix, seq, data)
 
 
 def frame(data: bytes, id_: str | None = None) -> bytes:

@@ -16,7 +16,7 @@ from app.clock import now_ms
 from app.errors import EarlybyteError
 from app.events.codec import encode, to_fields
 from app.events.content import TurnContent
-from app.events.envelope import EventTooLarge, event_id, fit, frame
+from app.events.envelope import SAFE_CHARS, EventTooLarge, fit, id_prefix, numbered_frame
 from app.events.types import Completion, Event, Notice, ReasoningDelta, Terminal, TextDelta, ToolProgress
 from app.store import journal, turns
 from app.store.engine import Connection, Store
@@ -24,6 +24,7 @@ from app.store.journal import Entry, EntryKind
 from app.turn_log.log import TurnLog
 
 log = structlog.get_logger(__name__)
+_DELTAS = frozenset((TextDelta, ReasoningDelta))
 
 
 class Recorder:
@@ -34,6 +35,7 @@ class Recorder:
 
     def __init__(self, turn_log: TurnLog, store: Store, *, next_n: int = 1) -> None:
         self.log = turn_log
+        self._id_prefix = id_prefix(turn_log.turn_id, turn_log.epoch)
         self._store = store
         self._next_n = next_n
         self._unsealed: list[Event] = []
@@ -53,12 +55,28 @@ class Recorder:
 
     def record(self, event: Event) -> None:
         """Show an event, unless the turn's end is decided."""
-        if not self.shut:
+        if self.shut:
+            return
+        if type(event) in _DELTAS and len(event.text) <= SAFE_CHARS:  # type: ignore[attr-defined]  # both have a text
+            self._write_delta(event)  # type: ignore[arg-type]  # it is one of the two
+        else:
             self._write(event, journaled=True)
 
     def record_closing(self, event: Event, *, journaled: bool = True) -> None:
         """Show an event that belongs to the end itself, also after it is decided."""
         self._write(event, journaled=journaled)
+
+    def _write_delta(self, event: TextDelta | ReasoningDelta) -> None:
+        """`_write` for what comes once for each token: it always fits, is always journaled, and is looked at once."""
+        content = self.log.content
+        event.seq = content.last_seq + 1
+        event.ts = now_ms()
+        content.apply(event)
+        if event.text and type(event) is TextDelta:
+            self.shown += 1
+        self.log.append(numbered_frame(self._id_prefix, event.seq, encode(event)))
+        self._unsealed.append(event)
+        self.log.wake()
 
     def _write(self, event: Event, *, journaled: bool) -> None:
         try:
@@ -83,14 +101,14 @@ class Recorder:
         visible = self.content.chars + len(self.content.extras)
         self.content.apply(event)
         self.shown += (self.content.chars + len(self.content.extras)) != visible
-        self.log.append(frame(encode(event), event_id(self.log.turn_id, self.log.epoch, event.seq)))
+        self.log.append(numbered_frame(self._id_prefix, event.seq, encode(event)))
 
     def append_ending(self, ending: Terminal) -> None:
         """Put the numbered ending into the log; an answer that was replaced takes the log before it away (E2)."""
         [shown] = fit(ending)
         self.content.apply(ending)
         self.content.terminal = to_fields(shown)
-        self.log.append(frame(encode(shown), event_id(self.log.turn_id, self.log.epoch, ending.seq)))
+        self.log.append(numbered_frame(self._id_prefix, ending.seq, encode(shown)))
         if isinstance(ending, Completion) and ending.replaced:
             self.log.drop_before_last()
         self.log.wake()

@@ -80,6 +80,9 @@ class NotingStage:
     def journal_step(self, message: dict[str, Any], results: Sequence[ToolResult] = ()) -> None:
         self.steps.append((message, list(results)))
 
+    def note_result(self, result: ToolResult) -> None:
+        self.results.append(result)
+
     async def start_tools(self, events: Sequence[Event]) -> bool:
         if not self.can_store:
             return False

@@ -101,6 +101,9 @@ class Stage(Protocol):
         It becomes durable with the first `tool_start` of the step, so that a crash after that can go forward from it.
         """
 
+    def note_result(self, result: ToolResult) -> None:
+        """Note the result of a call that has no events."""
+
     async def start_tools(self, events: Sequence[Event]) -> bool:
         """Make `tool_start`s durable, then show them (E4); False when they could not be made so within 2 s."""
 

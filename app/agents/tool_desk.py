@@ -135,6 +135,7 @@ class ToolDesk:
             names = ", ".join(self._tools) or "none"
             words = f"not run: there is no tool called {call.name!r}; the tools are: {names}"
             results[call.id] = ToolResult(tool_call_id=call.id, status="error", content=words)
+            self._stage.note_result(results[call.id])
             return None
         if call.started:
             return call

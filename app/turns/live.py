@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class Recovery:
     """What the journal of a dead process said: where to go on from.
 
-    `steps` are the assistant's part of each step with the results that are known; `open_calls` those of the last step that
-    have none; `step` counts the model calls that were made.
+    `steps` are the assistant's part of each step with the results that are known, and `block` is the last block of text
+    that belongs to them; `open_calls` are those of the last step that have no result; `step` counts the model calls.
     """
 
     steps: list[tuple[Message, dict[str, ToolResult]]]
+    block: int
     open_calls: list[OpenCall]
     step: int
     next_n: int

@@ -39,12 +39,22 @@ class _Left:
     entries: list[Entry]
     approvals: list[Approval]
 
+    @property
+    def begun(self) -> bool:
+        """Whether it has run. Its row may not say so when the store was slow at the start; then its journal does."""
+        return self.row.status != "queued" or bool(self.entries)
+
 
 async def recover(parts: Parts, supervisor: Supervisor) -> int:
     """How many turns were taken over; each is in the supervisor's hands when this returns."""
     left = await parts.store.write(lambda conn: _claim_all(conn, parts.owner))
     for one in left:
-        turn = _revive(one, parts)
+        try:
+            turn = _revive(one, parts)
+        except Exception as error:
+            # A journal that this version cannot read: one turn that stays as it is must not keep the others from going on.
+            log.critical("turn not recovered", turn_id=one.row.id, error=f"{type(error).__name__}: {error}")
+            continue
         log.info("turn recovered", turn_id=turn.id, was=one.row.status, decided=str(turn.decision.cause or ""))
         supervisor.accept(turn)
     for one in left:
@@ -77,7 +87,7 @@ def _revive(left: _Left, parts: Parts) -> LiveTurn:
     assistant = parts.assistants.get(row.profile) or parts.assistants["default"]
     turn = LiveTurn(row, assistant, turn_log)
     turn.accepted_at -= max(0.0, (now_ms() - row.created_at) / 1000)
-    if row.status != "queued":
+    if left.begun:
         turn.recovery = _recovery(left, content)
         turn.row = _with_time_back(row, content, approval_seconds=parts.settings.timeouts.approval)
         cause = _cause(left, turn, content, reserve=parts.settings.timeouts.reserve)
@@ -121,12 +131,18 @@ def _cause(left: _Left, turn: LiveTurn, content: TurnContent, *, reserve: float)
 
 def _shown_since_last_step(left: _Left) -> bool:
     """Whether text came after the last step that is on record."""
-    seen_step = -1
-    for place, entry in enumerate(left.entries):
-        if entry.kind == "step":
-            seen_step = place
-    later = [e for entry in left.entries[seen_step + 1 :] if entry.kind == "events" for e in entry.body]
-    return any(event["type"] == "text_delta" for event in later)
+    return _last_block(left.entries[_last_step(left.entries) :]) > 0
+
+
+def _last_step(entries: list[Entry]) -> int:
+    """How many entries there are up to the last step, it included."""
+    return max((place for place, entry in enumerate(entries, 1) if entry.kind == "step"), default=0)
+
+
+def _last_block(entries: list[Entry]) -> int:
+    """The last block of text in them; 0 when there is none."""
+    events = [event for entry in entries if entry.kind == "events" for event in entry.body]
+    return max((event["block"] for event in events if event["type"] == "text_delta"), default=0)
 
 
 def _content(left: _Left) -> TurnContent:
@@ -139,7 +155,7 @@ def _content(left: _Left) -> TurnContent:
         profile=row.profile,
         epoch=row.epoch,
     )
-    if row.status != "queued":
+    if left.begun:
         # turn_started is not in the journal, and has the first number.
         content.last_seq = 1
     for entry in left.entries:
@@ -180,4 +196,5 @@ def _recovery(left: _Left, content: TurnContent) -> Recovery:
             if call.id not in results
         ]
     next_n = max((entry.n for entry in left.entries), default=0) + 1
-    return Recovery(steps=steps, open_calls=open_calls, step=len(steps), next_n=next_n)
+    block = _last_block(left.entries[: _last_step(left.entries)])
+    return Recovery(steps=steps, block=block, open_calls=open_calls, step=len(steps), next_n=next_n)

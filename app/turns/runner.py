@@ -77,6 +77,9 @@ class _Run:
             approval_seconds=parts.settings.timeouts.approval,
             background=parts.background,
         )
+        if recovery is not None:
+            # Also of a turn that only ends now: the next model is shown what was done.
+            self.stage.adopt(recovery.steps, block=recovery.block)
         content = turn.log.content
         limit = parts.settings.limits.answer_chars
         self.speech = Speech(self.stage, max_chars=limit, chars=content.chars, block=content.last_block)

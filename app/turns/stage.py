@@ -58,13 +58,13 @@ class TurnStage:
         self._approval_seconds = approval_seconds
         self._background = background
         self._waiting = 0
-        # Tool calls and approvals that are under way, which an interrupt gives a moment to end by themselves.
-        self.under_way = 0
+        # Ids of tool calls and approvals that are under way, which an interrupt gives a moment to end by themselves.
+        self.under_way: set[str] = set()
         self.steps: list[tuple[Message, dict[str, ToolResult]]] = []
         self._block_of_step = 0
 
     def __repr__(self) -> str:
-        return f"<TurnStage {self._turn.id} steps={len(self.steps)} under_way={self.under_way}>"
+        return f"<TurnStage {self._turn.id} steps={len(self.steps)} under_way={len(self.under_way)}>"
 
     # -- showing
 
@@ -132,12 +132,16 @@ class TurnStage:
         for result in results:
             self._note_result(result)
 
-    def adopt(self, steps: Sequence[tuple[Message, dict[str, ToolResult]]]) -> list[Message]:
-        """Take over the steps of a process that died; the messages that a model is shown of them."""
+    def adopt(self, steps: Sequence[tuple[Message, dict[str, ToolResult]]], *, block: int) -> None:
+        """Take over the steps of a process that died; `block` is the last block of text that belongs to them."""
         self.steps = list(steps)
-        self._block_of_step = self._recorder.content.last_block
+        self._block_of_step = block
+        self.under_way = {call_id for call_id, tool in self._recorder.content.tools.items() if "status" not in tool}
+
+    def past_steps(self) -> list[Message]:
+        """What a model is shown of the steps so far: each with the results that are known."""
         messages: list[Message] = []
-        for message, results in steps:
+        for message, results in self.steps:
             messages.append(message)
             messages.extend(tool_message(result) for result in results.values())
         return messages
@@ -156,8 +160,14 @@ class TurnStage:
             return False
         for event in events:
             self._recorder.record_closing(event, journaled=False)
-        self.under_way += len(events)
+            if isinstance(event, ToolStart):
+                self.under_way.add(event.tool_call_id)
         return True
+
+    def note_result(self, result: ToolResult) -> None:
+        """Note the result of a call that has no events, such as one of a tool that there is not."""
+        self._keep(result)
+        self._note_result(result)
 
     async def end_tool(self, event: ToolEnd, result: ToolResult, output: str) -> None:
         """Show the end and journal it with the result; storage trouble does not hold it up."""
@@ -167,12 +177,15 @@ class TurnStage:
         self._recorder.content.outputs[event.tool_call_id] = output
         metrics.tool_seconds.labels(event.status).observe(event.duration_ms / 1000)
         self._recorder.record_closing(event)
-        self.under_way = max(0, self.under_way - 1)
+        self.under_way.discard(event.tool_call_id)
+        self._keep(result)
+        self._note_result(result)
+        self._background(self._flush_quietly())
+
+    def _keep(self, result: ToolResult) -> None:
         for message, results in self.steps:
             if any(call["id"] == result.tool_call_id for call in message.get("tool_calls") or []):
                 results[result.tool_call_id] = result
-        self._note_result(result)
-        self._background(self._flush_quietly())
 
     def _note_result(self, result: ToolResult) -> None:
         self._recorder.note(
@@ -194,13 +207,13 @@ class TurnStage:
         approval_id, seconds = await self._ask(call, title, prompt, arguments)
         if approval_id is None:
             return (False, "the service could not ask for approval")
-        self.under_way += 1
+        self.under_way.add(approval_id)
         self._wait(True)
         try:
             decision, by, comment = await self._turn.wait_for_answer(approval_id, seconds)
         finally:
             self._wait(False)
-            self.under_way -= 1
+            self.under_way.discard(approval_id)
         if self._turn.handed_on:
             return (False, "the service stopped")
         if decision in ("expired", "cancelled"):

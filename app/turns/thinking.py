@@ -63,10 +63,9 @@ class Thinking:
         recovery = self.turn.recovery
         if recovery is None:
             return []
-        steps = self.stage.adopt(recovery.steps)
         if not recovery.open_calls and self.turn.log.content.loose_reasoning:
             self.stage.restarted(2, "recovered")
-        return steps
+        return self.stage.past_steps()
 
     async def _run_model(self, provider: Provider, messages: list[Message]) -> Cause:
         assistant, recovery = self.turn.assistant, self.turn.recovery

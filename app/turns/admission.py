@@ -125,10 +125,12 @@ class _Admission:
         self._request = request
         self._parts = parts
         self._supervisor = supervisor
+        self._refused = False
 
     async def store(self) -> Admitted:
         accepted: list[LiveTurn] = []
         interrupted: list[LiveTurn] = []
+        self._refused = False
 
         async def op(conn: Connection) -> Admitted:
             return await self._decide(conn, accepted, interrupted)
@@ -136,6 +138,8 @@ class _Admission:
         try:
             admitted = await self._parts.store.write(op, timeout=ADMISSION_SECONDS)
         except BaseException as error:
+            # The decision may still be on its way in the store; it must not take a turn in any more.
+            self._refused = True
             for turn in accepted:
                 self._supervisor.withdraw(turn)
                 if isinstance(error, StoreUnavailable):
@@ -202,6 +206,8 @@ class _Admission:
                     created_at=row.created_at,
                 ),
             )
+        if self._refused:
+            raise StoreUnavailable
         content = TurnContent(
             turn_id=row.id, conversation_id=row.conversation_id, message_id=row.message_id, profile=profile
         )

@@ -174,6 +174,10 @@ class Recorder:
         except EarlybyteError as error:
             log.warning("ending not stored yet", turn_id=turn_id, error=error.message)
             return
+        except Exception:
+            # Whatever cannot be stored, the ending is shown (E1).
+            log.exception("ending not stored", turn_id=turn_id)
+            return
         if entries:
             self.journaled(entries[-1].n)
 

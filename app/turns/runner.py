@@ -55,7 +55,10 @@ async def run_turn(turn: LiveTurn, parts: Parts) -> None:
         turn.settled.set()
         log.info("turn handed on")
         return
-    ending = await run.end(cause)
+    try:
+        ending = await run.end(cause)
+    except Exception as error:
+        ending = run.end_plainly(error)
     await run.save(ending)
 
 
@@ -181,6 +184,16 @@ class _Run:
         self.guards.on_delivery(ending)
         return ending
 
+    def end_plainly(self, error: Exception) -> Terminal:
+        """The ending that comes when the one above broke by a fault of ours: there is always one (E1)."""
+        log.critical("ending broke", error=f"{type(error).__name__}: {error}", exc_info=error)
+        self.guards.on_error("turn", f"{type(error).__name__}: {error}")
+        ending = outcome.terminal(state.AgentFailed(), self._facts(), self.parts.settings.texts)
+        self.recorder.number(ending)
+        self.recorder.append_ending(ending)
+        self.turn.move(State.ENDED)
+        return ending
+
     async def _checked(self, ending: Terminal) -> Terminal:
         """The ending after the hooks have seen the whole text, inside the reserve (E2)."""
         if not isinstance(ending, Completion) or ending.replaced or isinstance(self.turn.decision.cause, state.Stored):
@@ -227,6 +240,11 @@ class _Run:
             self.parts.unsaved.add(save)
             metrics.saves_failed.inc()
             told = MessageSaveFailed(message_id=message_id, code="store_unavailable")
+        except Exception as error:
+            # Not for want of a store: trying again would not help. The next process does, by the stored ending.
+            log.critical("message cannot be saved", error=f"{type(error).__name__}: {error}", exc_info=error)
+            self.guards.on_error("store", f"{type(error).__name__}: {error}")
+            told = MessageSaveFailed(message_id=message_id, code="internal")
         self.recorder.record_closing(told, journaled=False)
         self.turn.move(State.DONE)
         self.turn.log.end()

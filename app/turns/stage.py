@@ -12,6 +12,7 @@ from app.agents.context import AgentMisbehaved, OpenCall, ToolResult
 from app.agents.transcript import Message, assistant_message, tool_message
 from app.clock import monotonic, now_ms
 from app.errors import EarlybyteError
+from app.events.envelope import fit
 from app.events.types import (
     ApprovalRequired,
     ApprovalResolved,
@@ -150,6 +151,8 @@ class TurnStage:
         """Make the starts durable, then show them (E4); False when they could not be made so, or the turn is over."""
         if self._turn.is_over():
             return False
+        # What cannot be shown must not get into the journal, where it would be in the way of all that follows.
+        events = [part for event in events for part in fit(event)]
         self._recorder.note_events(events)
         try:
             await self._recorder.flush(timeout=DURABLE_SECONDS)
@@ -235,21 +238,24 @@ class TurnStage:
         if call.approval_id is not None:
             known = self._recorder.content.approvals.get(call.approval_id, {})
             return call.approval_id, max(0.0, (int(known.get("expires_at", 0)) - now_ms()) / 1000)
+        row = approvals.Approval(
+            id=new_id("appr"),
+            turn_id=self._turn.id,
+            tool_call_id=call.id,
+            expires_at=now_ms() + int(self._approval_seconds * 1000),
+        )
         event = ApprovalRequired(
-            approval_id=new_id("appr"),
+            approval_id=row.id,
             tool_call_id=call.id,
             name=call.name,
             title=title,
             prompt=prompt,
-            expires_at=now_ms() + int(self._approval_seconds * 1000),
+            expires_at=row.expires_at,
             arguments=arguments,
             truncated=arguments is None,
         )
-        self._recorder.note_events([event])
+        self._recorder.note_events(fit(event))
         entries = self._recorder.entries()
-        row = approvals.Approval(
-            id=event.approval_id, turn_id=self._turn.id, tool_call_id=call.id, expires_at=event.expires_at
-        )
 
         async def op(conn: Connection) -> None:
             await journal.append_all(conn, self._turn.id, epoch=self._turn.row.epoch, entries=entries)
@@ -265,7 +271,7 @@ class TurnStage:
         if self._turn.is_over():
             return None, 0.0
         self._recorder.record_closing(event, journaled=False)
-        return event.approval_id, self._approval_seconds
+        return row.id, self._approval_seconds
 
     async def _close_approval(
         self, approval_id: str, decision: Literal["expired", "cancelled"], by: str

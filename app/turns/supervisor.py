@@ -20,6 +20,7 @@ from app.store.engine import Connection
 from app.turns import capacity, state
 from app.turns.live import LiveTurn
 from app.turns.parts import Parts
+from app.turns.recorder import Recorder
 from app.turns.runner import run_turn
 from app.turns.state import Cause, State
 
@@ -207,13 +208,22 @@ class Supervisor:
             for turn in self._turns.values()
             if turn.recorder is not None and turn.recorder.dirty and turn.open and not turn.decision.made
         ]
-        if not dirty:
-            return
+        if dirty:
+            await self._store_checkpoint(dirty)
+
+    async def _store_checkpoint(self, dirty: list[tuple[LiveTurn, Recorder, list[journal.Entry]]]) -> None:
         batches = [journal.Batch(turn_id=t.id, epoch=t.row.epoch, entries=entries) for t, _, entries in dirty]
         try:
             fenced = await self._parts.store.write(lambda conn: journal.append_batches(conn, batches))
         except EarlybyteError as error:
             log.warning("checkpoint not stored", turns=len(dirty), error=error.message)
+            return
+        except Exception:
+            # Something of one turn cannot be stored at all. It goes on without a journal; the others are not to suffer.
+            log.exception("checkpoint broke", turns=len(dirty))
+            if len(dirty) > 1:
+                for one in dirty:
+                    await self._store_checkpoint([one])
             return
         for turn, recorder, entries in dirty:
             recorder.journaled(entries[-1].n)
@@ -228,7 +238,11 @@ class Supervisor:
             await anyio.sleep(1)
             tick += 1
             self._parts.logs.sweep()
-            await self._parts.unsaved.sweep()
+            try:
+                await self._parts.unsaved.sweep()
+            except Exception:
+                # One save that cannot succeed is not to end the service; it is tried again.
+                log.exception("sweep broke")
             if self._waiting:
                 self.schedule()
             if tick % 600 == 0:

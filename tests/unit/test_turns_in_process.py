@@ -13,6 +13,7 @@ import pytest
 from app.agents.transcript import STOPPED
 from app.clock import now_ms
 from app.hooks import Deny, hook
+from app.limits.budget import Timeouts
 from app.providers.chunks import Text
 from app.store.engine import Store
 from app.tools import tool
@@ -249,3 +250,72 @@ async def test_one_turn_that_cannot_be_read_does_not_keep_the_service_from_start
         row = await shop.row(broken)
         assert row is not None
         assert row.status == "running"
+
+
+# -- faults of ours
+
+
+class Unstorable:
+    """What no journal takes."""
+
+
+async def test_a_turn_whose_journal_cannot_be_stored_ends_and_leaves_the_others_alone(store: Store) -> None:
+    """E1: one terminal event whatever happens; checkpoints of other turns go on, and so does the service."""
+    go = threading.Event()
+    provider = ScriptedProvider([Text("a"), lambda cancel: go.wait(20), Text("b"), STOP], [Text("fine"), STOP])
+    async with Workshop(store, provider, timeouts=Timeouts(checkpoint=0.02)).work() as shop:
+        turn_id = (await shop.ask()).turn_id
+        log = shop.log(turn_id)
+        while "text_delta" not in kinds(log):
+            await anyio.sleep(0.01)
+        recorder = shop.live(turn_id).recorder
+        assert recorder is not None
+        recorder.note("events", [Unstorable()])
+        await anyio.sleep(0.1)
+        go.set()
+        await shop.settled(turn_id)
+        assert kinds(log)[-2:] == ["completion", "message_saved"]
+        assert kinds(await shop.answer("next"))[-2:] == ["completion", "message_saved"]
+
+
+async def test_an_ending_that_breaks_is_replaced_by_a_plain_one(store: Store) -> None:
+    """E1: a stored ending that nobody can read is a fault of ours; the viewers still get one ending, and the save."""
+    turn_id = await left_behind(store, shown(text("some")), status="ended", terminal={"type": "later"})
+    async with Workshop(store).work() as shop:
+        log = await shop.settled(turn_id)
+        ending, saved = told(log)[-2:]
+        assert (ending["type"], ending["finish_reason"], ending["text"]) == ("completion", "upstream_error", "some")
+        assert saved["type"] == "message_saved"
+
+
+async def test_an_event_that_cannot_be_encoded_leaves_no_gap(store: Store) -> None:
+    """F3: seq without gaps, and the log agrees with the content: what an agent of yours sends may hold anything."""
+
+    def agent(ctx: Any) -> Any:
+        yield "some"
+        yield {"type": "notice", "level": "info", "code": "c", "text": "t", "data": {"x": Unstorable()}}
+
+    async with Workshop(store, agent=agent).work() as shop:
+        log = await shop.answer()
+        assert [event["seq"] for event in told(log)] == list(range(1, log.last_seq + 1))
+        assert log.last_seq == log.content.last_seq
+        assert told(log)[-2]["finish_reason"] == "upstream_error"
+
+
+async def test_arguments_of_an_own_agent_that_no_journal_takes_fail_that_agent_only(store: Store) -> None:
+    """`call_tool` with what is no JSON: `internal`, and the next turn works."""
+
+    @tool(side_effects="none")
+    def look(x: Any = None) -> str:
+        return "seen"
+
+    def agent(ctx: Any) -> Any:
+        if ctx.input == "bad":
+            ctx.call_tool("look", {"x": Unstorable()})
+        yield str(ctx.call_tool("look", {"x": 1}))
+
+    async with Workshop(store, agent=agent, tools=[look], timeouts=Timeouts(checkpoint=0.02)).work() as shop:
+        bad = await shop.answer("bad")
+        assert told(bad)[-2]["code"] == "internal"
+        good = await shop.answer("good")
+        assert told(good)[-2]["text"] == "seen"

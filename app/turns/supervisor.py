@@ -168,7 +168,8 @@ class Supervisor:
                 self._waiting.remove(turn)
                 self._running.add(turn.id)
                 self._group.start_soon(self._run, turn)
-            else:
+            elif before or room <= 0 or self.draining or turn.handed_on:
+                # One whose admission is still being stored, with room for it, waits for nothing.
                 position += 1
                 turn.log.set_position(max(position if room <= 0 else 1, before, 1))
 

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,30 @@ CASES: dict[str, tuple[Config, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_configuration_that_cannot_be_used_is_refused_in_one_sentence(name: str) -> None:
-    """It names the setting, what is wrong and what is allowed; the exit code is 2 and nothing listens (section 8, B1)."""
-    config, expected = CASES[name]
-    with Service(config=config, start=False) as service:
+def _start(name: str) -> tuple[int, str]:
+    with Service(config=CASES[name][0], start=False) as service:
         (service.folder / "broken_module.py").write_text("import not_there_at_all\n")
-        code, said = service.refuses_to_start()
-        sentence = _sentence(said)
-        assert re.search(expected, sentence), sentence
-        assert code == 2, said
-        assert "geheim" not in said
+        return service.refuses_to_start(40)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, tuple[int, str]]:
+    """How each case ended: exit code and all that was said; a few at a time, since each is a whole process."""
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(CASES, pool.map(_start, CASES), strict=True))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", CASES)
+def test_a_configuration_that_cannot_be_used_is_refused_in_one_sentence(
+    name: str, outcomes: dict[str, tuple[int, str]]
+) -> None:
+    """It names the setting, what is wrong and what is allowed; the exit code is 2 and nothing listens (section 8, B1)."""
+    code, said = outcomes[name]
+    sentence = _sentence(said)
+    assert re.search(CASES[name][1], sentence), sentence
+    assert code == 2, said
+    assert "geheim" not in said
 
 
 def test_a_tool_that_outlives_its_turn_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -264,3 +265,59 @@ def test_the_keyless_local_user_has_no_caps_of_a_user(upstream: Upstream) -> Non
         viewers = [open_service.attach(turn) for turn in turns]
         for viewer in viewers:
             viewer.wait_for("text_delta")
+
+
+# -- when nothing can be decided, and when the end is near (F2, R6)
+
+
+def test_a_decision_that_cannot_be_stored_is_503_within_2_seconds(service: Service) -> None:
+    """While another program holds the store: 503 with Retry-After, and later nothing of it is left (F2, H5)."""
+    conversation = service.conversation()
+    headers = {"Idempotency-Key": "locked"}
+    with service.database() as database:
+        database.execute("BEGIN IMMEDIATE")
+        for accept in ("application/json", "text/event-stream"):
+            begun = time.monotonic()
+            refused = service.post("hello", conversation, headers={**headers, "Accept": accept})
+            assert (refused.status, refused.code) == (503, "store_unavailable")
+            _retry_after(refused.headers.get("retry-after"))
+            assert time.monotonic() - begun < 6
+        database.rollback()
+
+    def accepted() -> str | None:
+        reply = service.post("hello", conversation, headers=headers)
+        return str(reply.json["turn_id"]) if reply.status == 202 else None
+
+    service.settled(str(wait_until(accepted, what="the store's return")))
+
+    def only_one() -> bool:
+        with service.database() as database:
+            rows = database.execute("SELECT count(*) FROM turns WHERE conversation_id = ?", (conversation,))
+            return bool(rows.fetchone() == (1,))
+
+    wait_until(only_one, what="the going of the refused ones")
+    assert len(service.messages(conversation)) == 2
+
+
+def test_a_draining_service_sends_new_viewers_away_by_an_event(upstream: Upstream) -> None:
+    """After SIGTERM: a GET is 200 with a long `retry` and `draining`, a POST 503; then it ends in order (R6)."""
+    with Service(upstream) as service:
+        conversation = service.conversation()
+        stays = service.stream("drip 60")
+        stays.wait_for("text_delta")
+        turn = stays.events[0]["turn_id"]
+        service.sigterm()
+        wait_until(lambda: service.call("GET", "/readyz").status == 503, what="the drain")
+        with service.attach(turn) as late:
+            assert late.status == 200
+            late.read_to_end()
+        assert late.events[-1].json == {"type": "stream_end", "reason": "draining", "resume": True}
+        assert late.parser.retry is not None
+        assert 5000 <= late.parser.retry <= 15000
+        for accept in ("application/json", "text/event-stream"):
+            refused = service.post("hello", conversation, headers={"Accept": accept})
+            assert (refused.status, refused.code) == (503, "draining")
+            _retry_after(refused.headers.get("retry-after"))
+        assert stays.read_to_end().types[-3:] == ["completion", "message_saved", "stream_end"]
+        assert stays.events[-1]["reason"] == "done"
+        assert service.wait_exit() == 0

@@ -13,7 +13,7 @@ from typing import Any
 from app.tools import ToolContext, tool
 
 
-def _note(name: str, ctx: ToolContext, phase: str = "begin", **arguments: object) -> None:
+def _note(name: str, ctx: ToolContext, phase: str = "begin", /, **arguments: object) -> None:
     path = os.environ.get("TEST_LEDGER")
     if not path:
         return

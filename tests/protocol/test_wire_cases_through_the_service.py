@@ -45,10 +45,11 @@ SHOWN_ARGUMENTS = 16 * 1024
 
 @dataclass(frozen=True)
 class Played:
-    """One turn with a recorded stream, and the words of the next turn of its conversation."""
+    """One turn with a recorded stream: its model calls, and those of the next turn of the conversation."""
 
     stream: Stream
     requests: list[Request]
+    next_requests: list[Request]
     runs: list[dict[str, Any]]
     saved: dict[str, Any]
 
@@ -65,7 +66,7 @@ class Played:
 
 def _plan(request: Request) -> Script:
     words = last_words(request)
-    if words == NEXT or tool_results(request):
+    if NEXT in words or tool_results(request):
         return say(LAST)
     name, cut = words.split("|")[:2]
     return [Raw((WIRE / f"{name}.sse").read_bytes(), **CUTS[cut])]
@@ -88,11 +89,13 @@ def _play(service: Service, upstream: Upstream, name: str, cut: str) -> Played:
     conversation = service.conversation(profile=profile)
     words = f"{name}|{cut}|{conversation}"
     stream = service.stream(words, conversation).read_to_end()
-    turn = stream.events[0]["turn_id"]
-    service.stream(NEXT, conversation).read_to_end()
+    turn = stream.wait_for("turn_started")["turn_id"]
+    service.stream(f"{NEXT}|{conversation}", conversation).read_to_end()
+    requests = [request for request in list(upstream.requests) if conversation.encode() in request.raw]
     return Played(
         stream=stream,
-        requests=[request for request in list(upstream.requests) if conversation.encode() in request.raw],
+        requests=[request for request in requests if NEXT not in last_words(request)],
+        next_requests=[request for request in requests if NEXT in last_words(request)],
         runs=[row for row in service.ledger() if row["key"].startswith(f"{turn}:")],
         saved=next(m for m in service.messages(conversation) if m["turn_id"] == turn and m["role"] == "assistant"),
     )
@@ -115,7 +118,8 @@ def test_recorded_stream_through_the_service(name: str, cut: str, played: dict[t
     _check_words(got, want)
     _check_tools(got, want)
     _check_ending(got, want)
-    for request in got.requests:
+    assert got.next_requests
+    for request in (*got.requests, *got.next_requests):
         assert faults_of(request) == []
 
 
@@ -178,7 +182,7 @@ def _check_ending(got: Played, want: dict[str, Any]) -> None:
     elif told:
         # The model is told the results, or that nothing was run, and goes on.
         assert kind == ("completion", "complete", "stop")
-        [request] = {id(r): r for r in got.second if last_words(r) != NEXT}.values()
+        [request] = got.second
         _check_sent_back(got, request, want)
         if not calls:
             assert set(tool_results(request).values()) == {"not run: invalid arguments"}
@@ -188,7 +192,7 @@ def _check_ending(got: Played, want: dict[str, Any]) -> None:
     else:
         assert kind == (("completion", "complete", "stop") if produced else ("error", "empty_answer", None))
     if not told:
-        assert not [r for r in got.second if last_words(r) != NEXT]
+        assert got.second == []
 
 
 def _check_sent_back(got: Played, request: Request, want: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 from sse_starlette.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
@@ -63,6 +64,10 @@ class TurnStream(FrameResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the turn, the connection or the client is over."""
         viewer = self.viewer
+
+        def write(piece: bytes) -> Coroutine[Any, Any, None]:
+            return send({"type": "http.response.body", "body": piece, "more_body": True})  # type: ignore[return-value]  # in ASGI it is a coroutine
+
         viewer.bind(asyncio.current_task())
         self._viewers.add(viewer)
         viewer.subscription.open(viewer.wake)
@@ -70,10 +75,11 @@ class TurnStream(FrameResponse):
         try:
             await self.start(scope, send)
             listener = asyncio.get_running_loop().create_task(self._listen(receive))
+            viewer.bind(asyncio.current_task(), write)
             while (piece := viewer.next()) is not None:
                 if piece:
                     with viewer.sending():
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                        await write(piece)
                 else:
                     await viewer.wait()
             if not viewer.gone:

@@ -1,16 +1,19 @@
 """The open streams of this process: keep-alive, write limits, lag, connection age and drain, from one shared ticker.
 
 A viewer is a cursor on a log and a place in this list; it has no queue of its own, so a slow one costs nothing but its
-cursor (R7). Nothing here depends on anything that a tool or a model can block (F5).
+cursor (R7). Whoever publishes writes to it at once, and its task is woken only when the connection does not take the bytes
+or something ends: a switch of tasks for each frame and viewer costs as much as the frame (docs/performance.md). Nothing
+here depends on anything that a tool or a model can block (F5).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import anyio
 import structlog
@@ -42,6 +45,30 @@ class TooManyViewers(EarlybyteError):
     code = "too_many_viewers"
 
 
+class _Unfinished:
+    """What is left of a write that was begun outside its task; to be awaited once."""
+
+    __slots__ = ("_coroutine", "_pending")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], pending: object) -> None:
+        self._coroutine = coroutine
+        self._pending = pending
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        pending = self._pending
+        while True:
+            try:
+                answer = yield pending
+            except BaseException as error:
+                step = partial(self._coroutine.throw, error)
+            else:
+                step = partial(self._coroutine.send, answer)
+            try:
+                pending = step()
+            except StopIteration:
+                return
+
+
 class Viewer:
     """One open connection that follows a turn, as a sequence of pieces to write."""
 
@@ -54,7 +81,10 @@ class Viewer:
         "_ping_due",
         "_rest",
         "_task",
+        "_unfinished",
+        "_waiter",
         "_woken",
+        "_write",
         "aborted",
         "address",
         "closing",
@@ -95,7 +125,10 @@ class Viewer:
         self._max_age = timeouts.connection_age * random.uniform(0.9, 1.1)  # noqa: S311
         self._ping_due = False
         self._rest: list[bytes] = []
-        self._woken = asyncio.Event()
+        self._write: Callable[[bytes], Coroutine[Any, Any, None]] | None = None
+        self._unfinished: Awaitable[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._woken = False
         self._task: asyncio.Task[object] | None = None
         self._lag_since = 0.0
         self._lag_best = 0
@@ -106,13 +139,46 @@ class Viewer:
     # -- the writing side
 
     def wake(self) -> None:
-        """There may be something to write."""
-        self._woken.set()
+        """There may be something to write: it is written now if the task waits and the connection takes it."""
+        waiter = self._waiter
+        if waiter is None:
+            self._woken = True
+        elif not waiter.done() and not self._write_now():
+            waiter.set_result(None)
+
+    def _write_now(self) -> bool:
+        """Write what there is, from outside the task; whether nothing is left for the task to do."""
+        if self._write is None:
+            return False
+        piece = self.next()
+        if not piece:
+            return piece is not None
+        writing = self._write(piece)
+        try:
+            pending = writing.send(None)
+        except StopIteration:
+            self.last_byte = monotonic()
+            return not self._rest and self.closing is None
+        except Exception as error:
+            self._unfinished = _failed(error)
+            return False
+        # The connection is full: the task waits for it, as for any write of its own.
+        self._unfinished = _Unfinished(writing, pending)
+        return False
 
     async def wait(self) -> None:
-        """Until there may be something to write."""
-        await self._woken.wait()
-        self._woken.clear()
+        """Until there may be something to write that was not written by `wake`."""
+        if not self._woken:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._woken = False
+        if self._unfinished is not None:
+            unfinished, self._unfinished = self._unfinished, None
+            with self.sending():
+                await unfinished
 
     def next(self) -> bytes | None:
         """The next bytes to write; empty when there are none now, None when the stream is over."""
@@ -177,9 +243,12 @@ class Viewer:
             self.last_byte = monotonic()
             self.sending_since = None
 
-    def bind(self, task: asyncio.Task[object] | None) -> None:
-        """The task that writes, which an abort interrupts."""
+    def bind(
+        self, task: asyncio.Task[object] | None, write: Callable[[bytes], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
+        """The task that writes, which an abort interrupts; with `write`, `wake` may write while that task waits."""
         self._task = task
+        self._write = write
 
     # -- the ticker's side
 
@@ -222,6 +291,10 @@ class Viewer:
             log.info("viewer dropped: timeout", rung=rung, timeout=value, turn_id=self.subscription.log.turn_id)
             if self._task is not None:
                 self._task.cancel()
+
+
+async def _failed(error: Exception) -> None:
+    raise error
 
 
 class Viewers:

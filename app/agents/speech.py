@@ -1,9 +1,7 @@
 """An agent's words on their way to the stage: think tags taken out, surrogate halves joined, blocks numbered, length held.
 
 Text after a tool boundary opens the next block; a boundary with no text since the last one opens nothing. What the filter
-still holds is let go by `flush`, which must come before every ending and before every decision about trying again. White
-space at the head of a block waits for the text behind it: an answer of nothing else is none (PROTOCOL 5, "nothing that can
-be seen"), and a model call that has said nothing else can be made again.
+still holds is let go by `flush`, which must come before every ending and before every decision about trying again.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ class Speech:
         self._block = block
         self._open = False
         self._step: list[str] = []
-        self._blank: list[str] = []
-        self._blank_chars = 0
         self._filter = ThinkFilter()
         self._thoughts = SurrogateJoiner()
 
@@ -65,11 +61,6 @@ class Speech:
         for kind, piece in self._filter.flush():
             self._pass_on(kind, piece)
 
-    def settle(self) -> None:
-        """Say the white space that waits: a tool call comes after it, so it is part of what was said."""
-        if self._blank:
-            self._say(self._take_blank())
-
     def take_step_text(self) -> str:
         """The answer text since the last time it was taken: what one step said."""
         text = "".join(self._step)
@@ -79,14 +70,12 @@ class Speech:
     def boundary(self) -> None:
         """A tool boundary, or the start of a further model call: the next text opens a new block."""
         self.flush()
-        self.settle()
         self._open = False
         self._filter = ThinkFilter()
         self._thoughts = SurrogateJoiner()
 
     def new_call(self) -> None:
         """A further try of a model call that has shown nothing: think tags may come again; no new block is opened."""
-        self._take_blank()
         self._filter = ThinkFilter()
         self._thoughts = SurrogateJoiner()
 
@@ -96,25 +85,6 @@ class Speech:
         if kind == "reasoning":
             self._stage.think(self._next, piece)
             return
-        if self._open:
-            self._say(piece)
-        elif piece.isspace():
-            self._wait(piece)
-        else:
-            self._say(self._take_blank() + piece)
-
-    def _wait(self, blank: str) -> None:
-        self._blank.append(blank)
-        self._blank_chars += len(blank)
-        if self._blank_chars > self._max_chars - self._chars:
-            raise AnswerTooLong
-
-    def _take_blank(self) -> str:
-        blank = "".join(self._blank)
-        self._blank, self._blank_chars = [], 0
-        return blank
-
-    def _say(self, piece: str) -> None:
         room = self._max_chars - self._chars
         if room <= 0:
             raise AnswerTooLong

@@ -192,8 +192,6 @@ class ToolLoop:
             remaining=lambda: self._remaining() - self._limits.reserve,
             on_retry=note,
         )
-        if end.finish == "tool_calls":
-            self._speech.settle()
         return end, self._speech.take_step_text()
 
     async def _call_model(self, request: ModelRequest) -> StepEnd:

@@ -138,26 +138,6 @@ async def test_attempts_are_counted_exactly(attempts: int) -> None:
     assert [e.attempt for e in scene.stage.of(AttemptRestarted)] == list(range(2, attempts + 1))
 
 
-async def test_a_call_that_said_only_white_space_is_made_again() -> None:
-    """X1: nothing visible has been sent; the white space of the failed attempt is not said."""
-    scene = Scene()
-    provider = ScriptedProvider([Text("\n\n"), QUICK], [Text("\n"), Text("ok"), STOP])
-    with anyio.fail_after(10):
-        assert await scene.run_model(provider) == "stop"
-    assert scene.stage.text == "\nok"
-
-
-async def test_white_space_before_a_tool_call_is_part_of_its_step() -> None:
-    """Deltas are appended verbatim: the history shows the model what it said."""
-    _, look, _ = effects()
-    scene = Scene(tools=[look])
-    provider = ScriptedProvider([Text("\n"), wants(("c1", "look", {}))], [Text("ok"), STOP])
-    with anyio.fail_after(10):
-        await scene.run_model(provider)
-    assert provider.requests[1].messages[1]["content"] == "\n"
-    assert [(b.number, b.text) for b in scene.stage.content.blocks] == [(1, "\n"), (2, "ok")]
-
-
 @pytest.mark.parametrize("shown", ["visible", "held <thi"])
 async def test_a_call_that_has_shown_something_is_never_made_again(shown: str) -> None:
     """X1: after visible output of the failing call: salvage. What was held is let go first, and counts."""

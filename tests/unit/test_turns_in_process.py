@@ -86,14 +86,6 @@ async def test_the_next_turn_is_shown_what_an_unknown_tool_was_answered(store: S
         assert "no tool called 'no_such'" in now[0]
 
 
-async def test_an_answer_of_white_space_is_an_empty_answer(store: Store) -> None:
-    """Section 5: nothing that can be seen is never a blank success."""
-    async with Workshop(store, ScriptedProvider([Text("<think>hm</think>\n\n"), STOP])).work() as shop:
-        log = await shop.answer()
-        assert (told(log)[-2]["type"], told(log)[-2]["code"]) == ("error", "empty_answer")
-        assert [m.status for m in await shop.messages()] == ["complete", "apology"]
-
-
 # -- cancel
 
 

@@ -64,9 +64,11 @@ class TurnStream(FrameResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the turn, the connection or the client is over."""
         viewer = self.viewer
+        send_frame: Send = scope.get("earlybyte.send", send)
 
         def write(piece: bytes) -> Coroutine[Any, Any, None]:
-            return send({"type": "http.response.body", "body": piece, "more_body": True})  # type: ignore[return-value]  # in ASGI it is a coroutine
+            message = {"type": "http.response.body", "body": piece, "more_body": True}
+            return send_frame(message)  # type: ignore[return-value]  # in ASGI it is a coroutine
 
         viewer.bind(asyncio.current_task())
         self._viewers.add(viewer)

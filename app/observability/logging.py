@@ -19,14 +19,18 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 MASK = "***"
 # Keys whose value is a secret, whatever it looks like.
 _SECRET_NAME = re.compile(r"(authorization|cookie|password|passwd|secret|ticket|api_?key|(^|_)token)$", re.IGNORECASE)
-# What a secret looks like inside other text: each pattern keeps its first group and loses the rest.
+# What a secret looks like inside other text: each pattern keeps its first group and loses the rest. Before it stand the
+# words of which one must be there (in lower case): to look for those first is ten times as cheap, and lines are many.
 _SECRETS = (
-    re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE),
-    re.compile(r"(\beb[st]?_)[0-9A-Za-z]{8,}"),
-    re.compile(r"(\bsk-)[0-9A-Za-z_-]{8,}"),
-    re.compile(r"((?:^|[?&;\s\"'])(?:ticket|key|api_key|token|access_token)=)[^&\s\"'#]+", re.IGNORECASE),
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:)[^/\s@\"']+(?=@)", re.IGNORECASE),
-    re.compile(r"(\beyJ)[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]*"),
+    (("bearer", "basic"), re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE)),
+    (("eb_", "ebs_", "ebt_"), re.compile(r"(\beb[st]?_)[0-9A-Za-z]{8,}")),
+    (("sk-",), re.compile(r"(\bsk-)[0-9A-Za-z_-]{8,}")),
+    (
+        ("ticket=", "key=", "token="),
+        re.compile(r"((?:^|[?&;\s\"'])(?:ticket|key|api_key|token|access_token)=)[^&\s\"'#]+", re.IGNORECASE),
+    ),
+    (("://",), re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:)[^/\s@\"']+(?=@)", re.IGNORECASE)),
+    (("eyj",), re.compile(r"(\beyJ)[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]*")),
 )
 # Loggers that speak at `info` about what our own lines already say, or about every request that we make.
 _QUIET = ("httpx", "httpcore", "asyncio", "aiosqlite", "alembic.runtime.plugins", "watchfiles", "sse_starlette")
@@ -37,8 +41,10 @@ def mask(text: str) -> str:
 
     Knows secrets by their look; a secret without one must be logged under a telling name, or not at all.
     """
-    for pattern in _SECRETS:
-        text = pattern.sub(rf"\1{MASK}", text)
+    small = text.lower()
+    for words, pattern in _SECRETS:
+        if any(word in small for word in words):
+            text = pattern.sub(rf"\1{MASK}", text)
     return text
 
 

@@ -139,6 +139,9 @@ class TurnLog:
         """
         frames = self._frames
         start = seq - self.floor
+        if start == len(frames) - 1:
+            # The usual case of a viewer that keeps up.
+            return frames[-1:], seq + 1
         end, size = start, 0
         while end < len(frames) and size < max_bytes:
             size += len(frames[end])

@@ -64,6 +64,18 @@ _END = (
     .where(table.c.id == bindparam("of"), table.c.epoch == bindparam("in"), table.c.terminal.is_(None))
     .values(status="ended", **{name: bindparam(f"new_{name}") for name in ("terminal", "last_seq", "ended_at")})
 )
+_SETTLE = (
+    update_table(table)
+    .where(table.c.id == bindparam("of"), table.c.epoch == bindparam("in"))
+    .values(
+        status="done",
+        owner=None,
+        input=to_json(""),
+        last_seq=bindparam("new_last_seq"),
+        terminal=func.coalesce(table.c.terminal, bindparam("new_terminal")),
+        ended_at=func.coalesce(table.c.ended_at, bindparam("new_ended_at")),
+    )
+)
 
 
 async def insert(conn: AsyncConnection, row: TurnRow) -> None:
@@ -207,9 +219,12 @@ async def disown(conn: AsyncConnection, turn_id: str, *, epoch: int) -> bool:
     return await update(conn, turn_id, if_epoch=epoch, owner=None)
 
 
-async def settle(conn: AsyncConnection, turn_id: str, *, epoch: int, last_seq: int) -> bool:
-    """Whether the turn of this epoch is done, with nothing left of it but its message."""
-    return await update(conn, turn_id, if_epoch=epoch, status="done", owner=None, last_seq=last_seq, input="")
+async def settle(
+    conn: AsyncConnection, turn_id: str, *, epoch: int, terminal: dict[str, Any], last_seq: int, ended_at: int
+) -> bool:
+    """Whether the turn of this epoch is done, with nothing left of it but its message; an ending that it has stays (E1)."""
+    values = {"new_terminal": to_json(terminal), "new_last_seq": last_seq, "new_ended_at": ended_at}
+    return (await conn.execute(_SETTLE, {"of": turn_id, "in": epoch, **values})).rowcount == 1
 
 
 async def delete(conn: AsyncConnection, turn_id: str) -> None:

@@ -58,7 +58,11 @@ class Bookkeeping:
         """The conversation before this turn, as a model is shown it; the unsaved answers of this process included."""
         row = self.turn.row
         before = 2 * row.place
-        remembered = await self.parts.store.read(lambda conn: stored.history(conn, row.conversation_id, before_place=before))
+        remembered: list[stored.Remembered] = []
+        if row.place > 1:
+            remembered = await self.parts.store.read(
+                lambda conn: stored.history(conn, row.conversation_id, before_place=before)
+            )
         by_turn: dict[str, dict[int, list[Message]]] = {}
         for one in remembered:
             by_turn.setdefault(one.turn_id, {})[one.place] = one.model_messages

@@ -40,7 +40,7 @@ class Save:
         if self.user_message is not None:
             await messages.insert(conn, self.user_message)
         await messages.insert(conn, self.reply)
-        await turns.end(
+        settled = await turns.settle(
             conn,
             self.turn_id,
             epoch=self.epoch,
@@ -48,7 +48,7 @@ class Save:
             last_seq=self.last_seq,
             ended_at=self.reply.created_at,
         )
-        if not await turns.settle(conn, self.turn_id, epoch=self.epoch, last_seq=self.last_seq):
+        if not settled:
             raise Fenced(f"The turn {self.turn_id} is no longer in epoch {self.epoch}.")
         await journal.delete(conn, self.turn_id)
         await conversations.touch(conn, self.conversation_id, updated_at=self.reply.created_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -252,7 +252,7 @@ async def test_an_admin_sees_the_turns_of_one_tenant_page_by_page(store: Store) 
 
 
 async def test_an_owner_resumes_disowns_and_settles_in_its_own_epoch_only(started: Store) -> None:
-    """A waiting turn runs again with its new deadline; a settled one keeps nothing of its input."""
+    """A waiting turn runs again with its new deadline; a settled one keeps nothing of its input, and its first ending."""
     assert not await write(started, turns.resumed, "turn_1", epoch=1, deadline_at=9)
     await write(started, turns.update, "turn_1", status="waiting", owner="me")
     assert not await write(started, turns.resumed, "turn_1", epoch=2, deadline_at=9)
@@ -262,9 +262,13 @@ async def test_an_owner_resumes_disowns_and_settles_in_its_own_epoch_only(starte
     assert not await write(started, turns.disown, "turn_1", epoch=2)
     assert await write(started, turns.disown, "turn_1", epoch=1)
     assert await read(started, turns.get, "turn_1") == replace(running, owner=None)
-    assert not await write(started, turns.settle, "turn_1", epoch=2, last_seq=4)
-    assert await write(started, turns.settle, "turn_1", epoch=1, last_seq=4)
-    assert await read(started, turns.get, "turn_1") == replace(running, owner=None, status="done", last_seq=4, input="")
+    ending: dict[str, Any] = {"terminal": {"type": "error"}, "last_seq": 4, "ended_at": 8}
+    assert not await write(started, turns.settle, "turn_1", epoch=2, **ending)
+    assert await write(started, turns.settle, "turn_1", epoch=1, **ending)
+    settled = replace(running, owner=None, status="done", input="", **ending)
+    assert await read(started, turns.get, "turn_1") == settled
+    assert await write(started, turns.settle, "turn_1", epoch=1, terminal={"type": "completion"}, last_seq=5, ended_at=9)
+    assert await read(started, turns.get, "turn_1") == replace(settled, last_seq=5)
 
 
 async def test_a_forgotten_turn_frees_its_idempotency_key(started: Store) -> None:

@@ -183,7 +183,7 @@ def _recovery(left: _Left, content: TurnContent) -> Recovery:
     open_calls: list[OpenCall] = []
     if steps:
         message, results = steps[-1]
-        asked = {a["tool_call_id"]: a["approval_id"] for a in content.approvals.values() if "decision" not in a}
+        asked = {a["tool_call_id"]: a["approval_id"] for a in content.approvals.values()}
         open_calls = [
             OpenCall(
                 id=call.id,

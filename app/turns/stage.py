@@ -17,6 +17,7 @@ from app.events.types import (
     ApprovalRequired,
     ApprovalResolved,
     AttemptRestarted,
+    Decision,
     Event,
     ReasoningDelta,
     TextDelta,
@@ -207,6 +208,10 @@ class TurnStage:
         self, *, call: OpenCall, title: str, prompt: str, arguments: dict[str, Any] | None
     ) -> tuple[bool, str]:
         """Wait for a person; whether they approved, and the words for the model where they did not."""
+        known = self._recorder.content.approvals.get(call.approval_id or "", {})
+        if "decision" in known:
+            # Answered and told before a crash: the answer holds.
+            return _verdict(known["decision"], None)
         approval_id, seconds = await self._ask(call, title, prompt, arguments)
         if approval_id is None:
             return (False, "the service could not ask for approval")
@@ -223,13 +228,7 @@ class TurnStage:
             closing = await self._close_approval(approval_id, decision, by)
             decision, by, comment = closing
         self._recorder.record_closing(ApprovalResolved(approval_id=approval_id, decision=decision, by=by))
-        words = {
-            "approve": "",
-            "deny": "the user did not approve it",
-            "expired": "nobody approved it in time",
-            "cancelled": "the turn was cancelled",
-        }[decision]
-        return (decision == "approve", f"{words}: {comment}" if comment else words)
+        return _verdict(decision, comment)
 
     async def _ask(
         self, call: OpenCall, title: str, prompt: str, arguments: dict[str, Any] | None
@@ -340,3 +339,14 @@ class TurnStage:
         if rest:
             messages.append(assistant_message(rest))
         return messages
+
+
+def _verdict(decision: Decision, comment: str | None) -> tuple[bool, str]:
+    """Whether an approval lets its call run, and the words for the model where it does not."""
+    words = {
+        "approve": "",
+        "deny": "the user did not approve it",
+        "expired": "nobody approved it in time",
+        "cancelled": "the turn was cancelled",
+    }[decision]
+    return (decision == "approve", f"{words}: {comment}" if comment else words)

@@ -15,6 +15,7 @@ from app.clock import now_ms
 from app.hooks import Deny, hook
 from app.limits.budget import Timeouts
 from app.providers.chunks import Text
+from app.store import approvals
 from app.store.engine import Store
 from app.tools import tool
 from tests.performers import STOP, ScriptedProvider, wants
@@ -250,6 +251,58 @@ async def test_one_turn_that_cannot_be_read_does_not_keep_the_service_from_start
         row = await shop.row(broken)
         assert row is not None
         assert row.status == "running"
+
+
+# -- approvals over a change of hands
+
+
+@tool(name="pay", side_effects="unsafe", approval=True)
+def pay_when_allowed() -> str:
+    return "paid"
+
+
+async def test_a_turn_that_waits_for_a_person_is_handed_on_and_asks_nobody_twice(store: Store) -> None:
+    """B4, section 5 SIGTERM: in a drain it is handed on at once; the next process waits on under the same approval."""
+    asked = [wants(("c1", "pay", {}))]
+    async with Workshop(store, ScriptedProvider(asked), tools=[pay_when_allowed]).work() as first:
+        turn_id = (await first.ask()).turn_id
+        log = first.log(turn_id)
+        while "approval_required" not in kinds(log):
+            await anyio.sleep(0.01)
+        await first.supervisor.drain(5)
+        assert "approval_resolved" not in kinds(log)
+        row = await first.row(turn_id)
+        assert row is not None
+        assert (row.status, row.owner) == ("waiting", None)
+    approval = next(event for event in told(log) if event["type"] == "approval_required")
+    async with Workshop(store, ScriptedProvider([Text("done"), STOP]), tools=[pay_when_allowed]).work() as second:
+        turn = second.live(turn_id)
+        while turn.log.status != "waiting":
+            await anyio.sleep(0.01)
+        assert turn.log.content.approvals.keys() == {approval["approval_id"]}
+        turn.answer(approval["approval_id"], "approve", "ann", None)
+        log = await second.settled(turn_id)
+    assert kinds(log) == [
+        "approval_resolved", "tool_start", "tool_end", "text_delta", "usage", "completion", "message_saved",
+    ]  # fmt: skip
+
+
+async def test_an_approval_that_was_given_before_the_crash_is_not_asked_for_again(store: Store) -> None:
+    """PROTOCOL 3, approval_resolved: approved: `tool_start`, and it runs; also when the process died in between."""
+    ask = {
+        "type": "approval_required", "approval_id": "a1", "tool_call_id": "c1", "name": "pay", "title": "Pay",
+        "prompt": "Pay?", "expires_at": now_ms() + 60_000, "seq": 2, "ts": 1,
+    }  # fmt: skip
+    yes = {"type": "approval_resolved", "approval_id": "a1", "decision": "approve", "by": "ann", "seq": 3, "ts": 1}
+    turn_id = await left_behind(
+        store, step(None, ("c1", "pay", "{}")), shown(ask), shown(yes), deadline_at=now_ms() + 60_000
+    )
+    row = approvals.Approval(id="a1", turn_id=turn_id, tool_call_id="c1", expires_at=ask["expires_at"])
+    await store.write(lambda conn: approvals.insert(conn, row))
+    await store.write(lambda conn: approvals.decide(conn, "a1", decision="approve", by="ann", at=now_ms()))
+    async with Workshop(store, ScriptedProvider([Text("done"), STOP]), tools=[pay_when_allowed]).work() as shop:
+        log = await shop.settled(turn_id)
+    assert kinds(log) == ["tool_start", "tool_end", "text_delta", "usage", "completion", "message_saved"]
 
 
 # -- faults of ours

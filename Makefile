@@ -8,7 +8,7 @@ ARGS  ?=
 LOCK  := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format lock clean
+.PHONY: help run test check format lock clean bench
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -30,10 +30,15 @@ format: $(READY)  ## format, and mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# CASES="paced fan-out" for some of them, QUICK=1 for a look at all of them in a few minutes.
+bench: $(READY)  ## measure the service beside its baselines (CASES="paced idle", QUICK=1); docs/performance.md
+	@$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(ARGS)
+
 # Hashes pin the exact files; the index they come from is the business of whoever installs them.
 lock:  ## make requirements*.txt anew from pyproject.toml (needs uv)
 	uv pip compile --quiet $(UPGRADE) $(LOCK) pyproject.toml -o requirements.txt
 	uv pip compile --quiet $(UPGRADE) $(LOCK) --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+	uv pip compile --quiet $(UPGRADE) $(LOCK) --group bench -c requirements.txt pyproject.toml -o requirements-bench.txt
 
 clean:  ## remove the environment and what tools left behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

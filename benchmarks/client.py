@@ -13,7 +13,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Self, cast
 
 from benchmarks import machine
 from benchmarks.tokens import TOKEN, age
@@ -231,7 +231,7 @@ class Watch:
         self._run = run
         self._pid = pid
 
-    async def __aenter__(self) -> Watch:
+    async def __aenter__(self) -> Self:
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -274,7 +274,7 @@ async def follow(port: int, pid: int, requests: Sequence[bytes], *, rate: float,
         ends = [stream.ended for stream in streams]
         await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         run.first_end_at = watch.now
-        _, left = await asyncio.wait(ends, timeout=patience)
+        await asyncio.wait(ends, timeout=patience)
     for stream in streams:
         if not stream.ended.done():
             run.complain(f"not over after {patience:.0f} s")

@@ -144,15 +144,17 @@ def page(outcomes: dict[str, Outcome], about: dict[str, str]) -> str:
     return f"""<!doctype html><html lang=en><meta charset=utf-8><title>Earlybyte: benchmarks</title>
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2em auto; padding: 0 1em; color: #212529 }}
-table {{ border-collapse: collapse; margin: 1em 0 }} td, th {{ padding: .25em .8em; border-bottom: 1px solid #dee2e6; text-align: right }}
-td:first-child, th:first-child, td:nth-child(2) {{ text-align: left }} .met td:last-child {{ color: #2b8a3e }}
-.missed td:last-child {{ color: #c92a2a; font-weight: 600 }} figure {{ display: inline-block; margin: .5em 1em .5em 0 }}
-figcaption {{ font-size: 13px; color: #495057 }} dt {{ float: left; clear: left; width: 9em; color: #868e96 }} dd {{ margin-left: 9em }}
+table {{ border-collapse: collapse; margin: 1em 0 }}
+td, th {{ padding: .25em .8em; border-bottom: 1px solid #dee2e6; text-align: right }}
+td:first-child, th:first-child, td:nth-child(2) {{ text-align: left }}
+.met td:last-child {{ color: #2b8a3e }} .missed td:last-child {{ color: #c92a2a; font-weight: 600 }}
+figure {{ display: inline-block; margin: .5em 1em .5em 0 }} figcaption {{ font-size: 13px; color: #495057 }}
+dt {{ float: left; clear: left; width: 9em; color: #868e96 }} dd {{ margin-left: 9em }}
 svg text {{ font: 11px system-ui, sans-serif; fill: #495057 }}
 </style>
 <h1>Earlybyte: benchmarks</h1><dl>{machine}</dl>
-<p>CPU is processor seconds of the server per million tokens delivered, on one core. Delay is from the production of a token to
-its receipt by the client.</p>
+<p>CPU is processor seconds of the server per million tokens delivered, on one core. Delay is from the production of a
+token to its receipt by the client.</p>
 <h2>Goals</h2><table><tr><th>what<th>reached<th>goal<th>{goals}</table>{sections}</html>"""
 
 

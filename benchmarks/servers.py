@@ -57,7 +57,7 @@ class Program:
 
     async def __aenter__(self) -> Self:
         with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
                 self.command(),
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(PROJECT)},

@@ -45,7 +45,7 @@ class Wish:
 
 def stamped(late: float = 0.0) -> str:
     """A token that is produced now."""
-    return "~%07x%02x" % ((time.monotonic_ns() // 1000) % _WRAP, min(int(late / LATE_STEP), 255))
+    return f"~{(time.monotonic_ns() // 1000) % _WRAP:07x}{min(int(late / LATE_STEP), 255):02x}"
 
 
 def speak(wish: Wish) -> Iterator[str]:

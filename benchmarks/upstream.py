@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 from benchmarks.tokens import Wish, stamped
@@ -29,7 +30,10 @@ _HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
-_REFUSAL = b'HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 39\r\n\r\n{"error":{"message":"no such endpoint"}}'
+_REFUSAL = (
+    b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n"
+    b'{"error":{"message":"no such endpoint"}}'
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Field:
     def length(self) -> float:
         """Seconds of a turn; straight lines between the known points on a logarithmic scale."""
         share = self._random.random()
-        for (below, short), (above, long) in zip(_LENGTHS, _LENGTHS[1:], strict=False):
+        for (below, short), (above, long) in pairwise(_LENGTHS):
             if share <= above:
                 part = (share - below) / (above - below)
                 return math.exp(math.log(short) + part * (math.log(long) - math.log(short)))

@@ -41,6 +41,7 @@ from app.turns.parts import Parts
 from app.turns.recovery import recover
 from app.turns.supervisor import Supervisor
 from app.turns.unsaved import Unsaved
+from app.turns.words import APOLOGIES
 
 log = structlog.get_logger(__name__)
 # Threads for tools: several calls of one turn run at once.
@@ -58,11 +59,14 @@ def preflight(settings: Settings) -> None:
         ConfigError: one sentence about what does not.
     """
     budget.check(settings.timeouts)
-    _refuse_what_is_not_built(settings)
+    _refuse(settings)
     load_assistants(settings)
 
 
-def _refuse_what_is_not_built(settings: Settings) -> None:
+def _refuse(settings: Settings) -> None:
+    unknown = sorted(set(settings.texts) - set(APOLOGIES))
+    if unknown:
+        raise ConfigError(f"[texts] has {unknown[0]}, which is no error code; known are {', '.join(APOLOGIES)}.")
     if settings.auth.jwt:
         raise ConfigError("[auth] is set, but JSON Web Tokens are not built yet; leave it out and use API keys.")
     if settings.server.role != "all":
@@ -118,7 +122,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         ConfigError: it cannot run with these settings; one sentence says why.
     """
     budget.check(settings.timeouts)
-    _refuse_what_is_not_built(settings)
+    _refuse(settings)
     assistants = load_assistants(settings)
     store = await Store.open(settings.store.url)
     try:
@@ -209,7 +213,7 @@ async def _send_viewers_away(service: Service) -> None:
         for viewer in leaving:
             if leaves_at.setdefault(viewer, now + random.uniform(0, spread)) <= now and not viewer.subscription.log.ended:  # noqa: S311
                 viewer.end("draining")
-            if now > give_up_at:
+            if now > give_up_at + 1.0:
                 viewer.abort("drain", service.parts.settings.timeouts.drain)
         await anyio.sleep(0.05)
 

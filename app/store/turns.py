@@ -231,3 +231,14 @@ async def delete(conn: AsyncConnection, turn_id: str) -> None:
     """Forget a turn and the idempotency key that started it, as if it had never been asked for."""
     await conn.execute(delete_from(idempotency_keys).where(idempotency_keys.c.turn_id == turn_id))
     await conn.execute(delete_from(table).where(table.c.id == turn_id))
+
+
+async def begin(
+    conn: AsyncConnection, turn_id: str, *, epoch: int, given: object, started_at: int, deadline_at: int
+) -> bool:
+    """Whether the turn is on record as running, with what `on_receive` made of its input; never one that has ended."""
+    fresh = update_table(table).where(
+        table.c.id == turn_id, table.c.epoch == epoch, table.c.status.in_(("queued", "running"))
+    )
+    begun = {"status": "running", "received": True, "input": given, "started_at": started_at, "deadline_at": deadline_at}
+    return (await conn.execute(fresh.values(_encoded(begun)))).rowcount == 1

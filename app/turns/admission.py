@@ -174,6 +174,9 @@ class _Admission:
             raise ConversationBusy(open_turns[0].id)
         if request.on_busy == "interrupt":
             interrupted.extend(open_turns)
+            for turn in open_turns:
+                # On record, so that a crash in between does not bring it back.
+                await turns.request_cancel(conn, turn.id)
         user = None if request.anonymous else (request.tenant, request.user_id)
         self._supervisor.check_capacity(user=user, address=request.address)
         row = TurnRow(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -84,23 +85,23 @@ class Bookkeeping:
         async def op(conn: Connection) -> None:
             await stored.insert(conn, message)
             await conversations.name(conn, row.conversation_id, title=_title(message.text))
-            await turns.update(
-                conn,
-                row.id,
-                if_epoch=row.epoch,
-                status="running",
-                received=True,
-                input=self.input,
-                started_at=now_ms(),
-                deadline_at=deadline_at,
-            )
+            await turns.begin(conn, row.id, epoch=row.epoch, given=self.input, started_at=now_ms(), deadline_at=deadline_at)
 
         try:
             await self.parts.store.write(op, timeout=START_SECONDS)
             self._user_message_saved = True
         except StoreUnavailable as error:
-            # It is saved with the reply, at the latest.
+            # Nobody waits any longer, but it is stored as soon as the store takes it, with the reply at the latest.
             log.warning("user message not stored yet", error=error.message)
+            self.parts.background(self._store_later(op))
+
+    async def _store_later(self, op: Callable[[Connection], Awaitable[None]]) -> None:
+        try:
+            await self.parts.store.write(op)
+        except EarlybyteError as error:
+            log.warning("user message not stored", turn_id=self.turn.id, error=error.message)
+        else:
+            self._user_message_saved = True
 
     async def try_to_save(self, save: Save) -> None:
         """Store the message, trying for 5 s.

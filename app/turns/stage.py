@@ -265,12 +265,27 @@ class TurnStage:
             await self._store.write(op, timeout=DURABLE_SECONDS)
         except EarlybyteError as error:
             log.warning("approval not asked: the question is not durable", timeout=DURABLE_SECONDS, error=error.message)
+            self._background(self._withdraw_question(row.id))
             return None, 0.0
         self._recorder.journaled(entries[-1].n)
         if self._turn.is_over():
             return None, 0.0
         self._recorder.record_closing(event, journaled=False)
         return row.id, self._approval_seconds
+
+    async def _withdraw_question(self, approval_id: str) -> None:
+        """Close a question that may yet have been stored after its time; nobody was asked."""
+        epoch, deadline = self._turn.row.epoch, self._clock.deadline.wall_ms()
+
+        async def op(conn: Connection) -> None:
+            closed = await approvals.decide(conn, approval_id, decision="cancelled", by="system", at=now_ms())
+            if closed is not None:
+                await turns.resumed(conn, self._turn.id, epoch=epoch, deadline_at=deadline)
+
+        try:
+            await self._store.write(op)
+        except EarlybyteError as error:
+            log.warning("question not withdrawn", approval_id=approval_id, error=error.message)
 
     async def _close_approval(
         self, approval_id: str, decision: Literal["expired", "cancelled"], by: str

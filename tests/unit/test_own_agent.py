@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -188,7 +189,7 @@ async def test_allowed_events_go_to_the_stage_and_the_rest_of_them_not() -> None
         b"x", ["a"], object(), {"type": "completion"}, {"type": "no_such"}, {}, {"type": "image", "url": 5},
         {"type": "image"}, {"type": "text_delta", "block": 1, "text": "x"}, Exception("as a value"), {1: 2},
     ],
-    ids=repr,
+    ids=lambda value: re.sub(r" at 0x[0-9a-f]+", "", repr(value)),
 )  # fmt: skip
 @pytest.mark.parametrize("on_loop", [False, True])
 async def test_rubbish_ends_the_turn_as_internal_after_what_was_said(rubbish: object, on_loop: bool) -> None:

@@ -17,7 +17,7 @@ run: $(READY)  ## set up if needed, then serve the demo on http://127.0.0.1:8000
 	@$(BIN)/earlybyte serve $(ARGS)
 
 test: $(READY)  ## set up if needed, then run all tests (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(READY)  ## format, lint, types, layers and unit tests, in under a minute
 	$(BIN)/ruff format --check .

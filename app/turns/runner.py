@@ -71,7 +71,7 @@ class _Run:
         recovery = turn.recovery
         self.recorder = Recorder(turn.log, parts.store, next_n=recovery.next_n if recovery else 1)
         self.guards = TurnGuards(turn, parts.background)
-        self.clock = TurnClock(self._deadline(), lambda: turn.stop(state.DeadlinePassed()))
+        self.clock = TurnClock(self._deadline(), self._out_of_time)
         self.stage = TurnStage(
             turn,
             self.recorder,
@@ -117,6 +117,10 @@ class _Run:
         if self.turn.recovery is not None and row.deadline_at is not None:
             return Deadline.from_wall_ms(row.deadline_at)
         return Deadline(self.parts.settings.timeouts.turn)
+
+    def _out_of_time(self) -> None:
+        if self.turn.stop(state.DeadlinePassed()):
+            log.warning("turn timeout", rung="turn", timeout=self.parts.settings.timeouts.turn, turn_id=self.turn.id)
 
     # -- the middle
 

@@ -227,6 +227,8 @@ class TurnStage:
         if decision in ("expired", "cancelled"):
             closing = await self._close_approval(approval_id, decision, by)
             decision, by, comment = closing
+        if decision == "expired":
+            log.warning("approval timeout", rung="approval", timeout=self._approval_seconds, turn_id=self._turn.id)
         self._recorder.record_closing(ApprovalResolved(approval_id=approval_id, decision=decision, by=by))
         return _verdict(decision, comment)
 

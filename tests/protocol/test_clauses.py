@@ -25,7 +25,7 @@ def cited_in(docstring: str) -> set[str]:
 
 def _docstrings() -> Iterator[tuple[str, str]]:
     """The place and the docstring of each test."""
-    for path in sorted(TESTS.rglob("test_*.py")):
+    for path in sorted(set(TESTS.rglob("test_*.py")) - {Path(__file__)}):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 yield f"{path.relative_to(TESTS)}::{node.name}", ast.get_docstring(node) or ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import time
 from array import array
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from benchmarks.tokens import TOKEN, age
 
 ON_TIME = 0.1
 _KEPT = 64
+_END = re.compile(rb'"stream_end","reason":"(\w+)"')
 
 
 @dataclass
@@ -141,8 +143,8 @@ class Stream(asyncio.Protocol):
                 if self._expected <= 0:
                     self._end(True)
                     return
-        if data.find(b'"stream_end"', start) >= 0:
-            self._end(b'"done"' in data)
+        if over := _END.search(data, start):
+            self._end(over[1] == b"done")
             return
         self._tail = data[max(start, len(data) - _KEPT) :]
 

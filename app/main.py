@@ -56,7 +56,12 @@ def create_app(settings: Settings) -> FastAPI:
     for router in routers:
         app.include_router(router)
     problems.install(app, [*app.routes, *(route for router in routers for route in router.routes)])
-    app.add_middleware(Edge, service=lambda: app.state.service, body_bytes=settings.limits.body_bytes)
+    app.add_middleware(
+        Edge,
+        service=lambda: app.state.service,
+        body_bytes=settings.limits.body_bytes,
+        body_seconds=settings.timeouts.request,
+    )
     if settings.server.cors_origins:
         app.add_middleware(
             CORSMiddleware,

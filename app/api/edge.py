@@ -1,4 +1,4 @@
-"""What every request passes first, as plain ASGI: the open service's door, and the size of the body.
+"""What every request passes first, as plain ASGI: the open service's door, and the size and the time of the body.
 
 Plain ASGI, since Starlette's own base class for middleware costs two tasks and a hop for each chunk of a stream.
 """
@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import anyio
+import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.problems import BodyTooLarge, Forbidden, for_error, problem
+from app.api.problems import BodyTooLarge, BodyTooSlow, Forbidden, for_error, problem
 from app.api.service import Service
 from app.clock import monotonic
 
+log = structlog.get_logger(__name__)
+
 
 class Edge:
-    """Refuses what may not come in before a route sees it."""
+    """Refuses what may not come in before a route sees it. A body must be there within `body_seconds` (`request`, B3)."""
 
-    def __init__(self, app: ASGIApp, *, service: Callable[[], Service], body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, service: Callable[[], Service], body_bytes: int, body_seconds: float) -> None:
         self._app = app
         self._service = service
         self._body_bytes = body_bytes
+        self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with a problem."""
@@ -46,10 +51,22 @@ class Edge:
 
     def _counted(self, receive: Receive) -> Receive:
         seen = 0
+        whole = False
+        give_up_at: float | None = None
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, whole, give_up_at
+            if whole:
+                # What comes now is that the client has left, at any time.
+                return await receive()
+            give_up_at = give_up_at or anyio.current_time() + self._body_seconds
+            try:
+                with anyio.fail_after(give_up_at - anyio.current_time()):
+                    message = await receive()
+            except TimeoutError:
+                log.warning("request timeout", rung="request", timeout=self._body_seconds)
+                raise BodyTooSlow from None
+            whole = not message.get("more_body", False)
             seen += len(message.get("body", b""))
             if seen > self._body_bytes:
                 raise BodyTooLarge(self._body_bytes)

@@ -76,6 +76,13 @@ class BodyTooLarge(HTTPException):
         super().__init__(413, f"The request body is larger than {limit} bytes.")
 
 
+class BodyTooSlow(HTTPException):
+    """The body did not come to its end in time; raised while it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(408, "The request did not come to its end in time.", headers={"Connection": "close"})
+
+
 _STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (Unauthenticated, 401),
     (Forbidden, 403),
@@ -93,13 +100,14 @@ _STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (StoreUnavailable, 503),
     (Draining, 503),
 )
-_CODES = {404: "not_found", 413: "too_large"}
+_CODES = {404: "not_found", 408: "request_timeout", 413: "too_large"}
 _TITLES = {
     400: "Bad request",
     401: "Unauthorized",
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
+    408: "Request timeout",
     409: "Conflict",
     413: "Content too large",
     422: "Unprocessable content",

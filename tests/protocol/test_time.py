@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -15,7 +19,10 @@ from tests.plan_by_words import last_words
 from tests.service import Service
 from tests.upstream import Finish, Hang, Head, Pause, Request, Script, Text, Thought, Upstream, Use, say
 
-RUNGS = {"tool": 0.9, "turn": 6, "reserve": 2, "model_first_token": 1.3, "model_between_tokens": 1.4, "approval": 8.5}
+RUNGS = {
+    "tool": 0.9, "turn": 6, "request": 7, "reserve": 2, "approval": 8.5,
+    "model_first_token": 1.3, "model_between_tokens": 1.4,
+}  # fmt: skip
 
 
 def _plan(request: Request) -> Script:
@@ -49,6 +56,8 @@ class Waited:
     upstream: Upstream
     streams: dict[str, Stream]
     next_in_line: Stream
+    # What a client got that never sent the rest of its body, and after how many seconds.
+    half_sent: tuple[bytes, float]
 
     def log_of(self, words: str) -> list[str]:
         turn = self.streams[words].wait_for("turn_started")["turn_id"]
@@ -58,8 +67,9 @@ class Waited:
 @pytest.fixture(scope="module")
 def waited() -> Iterator[Waited]:
     words = ("slow tool", "late tool", "tight tool", "no first token", "no further token", "no end", "approval", "no answer")
-    with Upstream(_plan) as upstream, Service(upstream, rungs=RUNGS) as service:
+    with Upstream(_plan) as upstream, Service(upstream, rungs=RUNGS) as service, ThreadPoolExecutor(1) as pool:
         streams = {one: service.stream(one) for one in words}
+        half_sent = pool.submit(_send_half_a_body, service)
         question = streams["approval"].wait_for("approval_required")
         asked = time.monotonic()
         conversation = streams["approval"].events[0]["conversation_id"]
@@ -71,7 +81,19 @@ def waited() -> Iterator[Waited]:
         assert answer.status == 200
         for stream in streams.values():
             stream.read_to_end()
-        yield Waited(service, upstream, streams, following.read_to_end())
+        yield Waited(service, upstream, streams, following.read_to_end(), half_sent.result(40))
+
+
+def _send_half_a_body(service: Service) -> tuple[bytes, float]:
+    begun = time.monotonic()
+    head = f"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1:{service.port}\r\nContent-Length: 100\r\n"
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+        connection.sendall(f'{head}Content-Type: application/json\r\n\r\n{{"title": '.encode())
+        got = b""
+        with contextlib.suppress(TimeoutError):
+            while piece := connection.recv(4096):
+                got += piece
+    return got, time.monotonic() - begun
 
 
 def _ending(stream: Stream) -> tuple[str, str, str | None]:
@@ -103,6 +125,19 @@ def test_a_timeout_is_an_event_and_a_log_line_with_its_rung(
     lines = waited.log_of(words)
     assert _names(lines, rung, RUNGS[rung]), lines
     assert waited.service.call("GET", "/readyz").status == 200
+
+
+def test_a_request_that_does_not_come_to_its_end_is_refused(waited: Waited) -> None:
+    """B3, section 6 `request`: a body that never ends is 408 after that time, with a log line, and the connection
+    is closed. It is for requests alone: streams of this test have lived longer."""
+    got, seconds = waited.half_sent
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["code"] == "request_timeout"
+    assert RUNGS["request"] <= seconds < RUNGS["request"] + 8
+    assert _names(waited.service.log().splitlines(), "request", RUNGS["request"])
+    asked = waited.streams["no answer"]
+    assert asked.events[-1].at - asked.opened_at > RUNGS["request"]
 
 
 def test_a_tool_gets_its_own_time_while_there_is_enough(waited: Waited) -> None:

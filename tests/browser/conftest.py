@@ -26,9 +26,9 @@ ARGUMENTS = [
 PATIENCE_MS = 20_000
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, once for all tests here. Closed before other tests run: it holds an event loop of its own."""
+    """Chromium, once for each file. Closed before other tests run: it holds an event loop of its own."""
     path = require("Chromium", shutil.which("chromium") or shutil.which("google-chrome"), "apt-get install chromium")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS, headless=True)
@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def demo(browser: Browser) -> Iterator[Service]:
     """The service as it comes: the bookkeeping assistant, no key."""
     with Service() as service:

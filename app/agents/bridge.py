@@ -5,6 +5,9 @@ comes out of an anyio memory object stream, in batches. A batch of plain deltas 
 consumer has nothing in hand, the drain callback gives it to `direct`, which saves a task switch for each token of a slow
 model. Order holds because the short way is open only while nothing older is on the long one.
 
+One producer's drains are at least `WINDOW` apart. The first item after a pause goes at once, so a model that is slower than
+that is never held up; one that is quicker is taken in batches, even by a loop that could keep up with each of its items.
+
 Promises: items come out in the order in which they went in; the end of the thread is the end of the stream, so nothing
 waits for a sentinel; a full buffer blocks the thread; after `close` the thread is freed at its next `put`.
 """
@@ -22,9 +25,12 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from app.agents.context import TurnOver
+from app.clock import monotonic
 from app.errors import EarlybyteError
 
 T = TypeVar("T")
+# Seconds between two drains of one bridge. Shorter than anybody can see; at twenty tokens a second it is never waited for.
+WINDOW = 0.005
 
 
 class ProducerDied(EarlybyteError):
@@ -37,13 +43,16 @@ class Bridge(Generic[T]):
     """Any number of producers, one consumer on the loop.
 
     `direct(items)` takes a beginning of `items` and returns how many; it runs on the loop and must not block.
-    `max_items` is how many items may wait before `put` blocks.
+    `max_items` is how many items may wait before `put` blocks; `window` are the seconds between two drains.
     """
 
-    def __init__(self, *, direct: Callable[[Sequence[T]], int] | None = None, max_items: int = 1024) -> None:
+    def __init__(
+        self, *, direct: Callable[[Sequence[T]], int] | None = None, max_items: int = 1024, window: float = WINDOW
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._direct = direct
         self._max_items = max_items
+        self._window = window
         self._send, self._receive = anyio.create_memory_object_stream[list[T]](math.inf)
         # Taken by itself, three times for each item: through a Condition's own methods it would cost twice as much.
         self._lock = threading.RLock()
@@ -52,6 +61,7 @@ class Bridge(Generic[T]):
         self._buffer: deque[T] = deque()
         self._waiting = 0
         self._scheduled = False
+        self._drained_at = -math.inf
         self._closed = False
         self._in_hand = 0
         # Items in the stream or in the consumer's hand: not zero from the moment they are sent, since a receiver that
@@ -82,7 +92,7 @@ class Bridge(Generic[T]):
             if self._scheduled:
                 return
             self._scheduled = True
-        self._wake(self._drain)
+        self._wake(self._drain_when_due)
 
     def _wait_for_room(self) -> None:
         self._blocked += 1
@@ -184,13 +194,21 @@ class Bridge(Generic[T]):
             self._error = error
             self._send.close()
 
+    def _drain_when_due(self) -> None:
+        left = self._drained_at + self._window - monotonic()
+        if left > 0:
+            self._loop.call_later(left, self._drain)
+        else:
+            self._drain()
+
     def _drain(self) -> None:
         with self._lock:
             self._scheduled = False
-            if self._closed:
+            if self._closed or not self._buffer:
                 return
             items = list(self._buffer)
             self._buffer.clear()
+        self._drained_at = monotonic()
         taken = 0
         if self._direct is not None and self._on_long_way == 0:
             taken = self._direct(items)

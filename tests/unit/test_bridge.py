@@ -256,6 +256,30 @@ async def test_the_loop_is_woken_far_less_often_than_items_come() -> None:
     assert 1 <= drains <= 50
 
 
+async def test_a_quick_producer_is_taken_in_batches_and_its_first_item_and_its_end_at_once() -> None:
+    """A loop that keeps up with each item would pay for each; the window joins them, and delays neither start nor end."""
+    batches: list[list[int]] = []
+    first = anyio.Event()
+
+    def direct(items: Sequence[int]) -> int:
+        batches.append(list(items))
+        first.set()
+        return len(items)
+
+    bridge: Bridge[int] = Bridge(direct=direct, window=60)
+    bridge.put(0)
+    with anyio.fail_after(5):
+        await first.wait()
+    for item in range(1, 100):
+        bridge.put(item)
+        await asyncio.sleep(0)
+    assert batches == [[0]]
+    with anyio.fail_after(5):
+        bridge.finish()
+        assert await bridge.next_batch() is None
+    assert batches == [[0], list(range(1, 100))]
+
+
 async def test_the_short_way_is_closed_while_older_items_are_on_the_long_one() -> None:
     """Order: once something went the long way, later items follow it until the consumer has come back for more."""
     shown: list[str] = []
@@ -267,7 +291,7 @@ async def test_the_short_way_is_closed_while_older_items_are_on_the_long_one() -
         shown.extend(items[:ready])
         return ready
 
-    bridge: Bridge[str] = Bridge(direct=direct)
+    bridge: Bridge[str] = Bridge(direct=direct, window=0)
     for item in "abCd":
         bridge.put(item)
         await asyncio.sleep(0)

@@ -117,9 +117,14 @@ def looks_around(ctx: AgentContext) -> Iterator[object]:
 
 
 def thinks_in_tags(ctx: AgentContext) -> Iterator[object]:
+    """Ends with what may still become a tag: an opening one, or the closing one of an open block."""
     yield "<thi"
     yield "nk>weigh"
-    yield " it</think>Nine, or <thi"
+    if ctx.input == "open":
+        yield " it</thi"
+    else:
+        yield " it</think>"
+        yield "<thi"
 
 
 def all_events(ctx: AgentContext) -> Iterator[object]:

@@ -16,9 +16,10 @@ from typing import Any, get_args
 from app.hooks import Deny, HookEvent, Node, Replace, hook
 from app.hooks.payloads import WATCHING
 
-LIMIT = 0.3
+# Long enough for a hook that does nothing on a machine that is busy.
+LIMIT = 1.2
 # Far longer than a hook may take, and short enough for its thread to come back while the tests run.
-LONG = 4.0
+LONG = 7.0
 SECRET = "made-up-secret-of-a-hook"
 REPLACEMENTS = {
     "on_receive": Replace(text="replaced input"),
@@ -75,7 +76,7 @@ def _sync(name: str) -> Any:
         if what == "sleep":
             time.sleep(LONG)
         elif what == "spin":
-            until = time.monotonic() + LONG / 2
+            until = time.monotonic() + 2.5
             while time.monotonic() < until:
                 pass
         if what in ("sleep", "spin"):

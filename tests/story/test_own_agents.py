@@ -126,12 +126,22 @@ def test_an_agent_sees_its_input_history_user_and_time(service: Service) -> None
     assert 100 < row["left"] <= 120
 
 
-def test_think_tags_are_reasoning_and_a_held_piece_is_text(service: Service) -> None:
-    """PROTOCOL 9: the think filter works for own agents, too, and is emptied before the terminal event."""
-    stream = ask(service, "thinks_in_tags")
-    assert "".join(event["text"] for event in stream.of("reasoning_delta")) == "weigh it"
-    assert stream.text == "Nine, or <thi"
-    assert ending(stream) == ("completion", "complete", "stop")
+@pytest.mark.parametrize(
+    ("text", "thought", "said", "end"),
+    [
+        ("closed", "weigh it", "<thi", ("completion", "complete", "stop")),
+        ("open", "weigh it</thi", "", ("error", "empty_answer", True)),
+    ],
+)
+def test_the_think_filter_is_emptied_at_the_end(
+    service: Service, text: str, thought: str, said: str, end: tuple[Any, ...]
+) -> None:
+    """PROTOCOL 9: before the terminal event a held piece that is no tag becomes text, an open tag's content stays
+    reasoning."""
+    stream = ask(service, "thinks_in_tags", text)
+    assert "".join(event["text"] for event in stream.of("reasoning_delta")) == thought
+    assert stream.text == said
+    assert ending(stream) == end
 
 
 # -- events

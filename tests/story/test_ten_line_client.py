@@ -89,7 +89,7 @@ ROWS = [
     Row("only thoughts", ([Thought("all in here"), Finish()],), _sorry("empty_answer")),
     Row("filtered before text", (say(finish="content_filter"),), _sorry("content_filter")),
     Row("cut by length before text", (say(finish="length"),), _sorry("limit_exceeded")),
-    Row("a held piece of a think tag", (say("use the <thi"),), "use the <thi"),
+    Row("a held piece of a think tag", (say("<thi"),), "<thi"),
     Row("a rejection", ([Status(401)],), _sorry("upstream_rejected")),
     Row("an agent that raises", (), _sorry("internal"), {"input": "early", "profile": "raises"}),
     Row("an agent that raises after text", (), "The first half", {"input": "late", "profile": "raises"}),

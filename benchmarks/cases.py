@@ -20,6 +20,8 @@ from benchmarks.tokens import Wish, stamped
 
 # A load is on time while this share of its tokens comes within 0.1 s of the moment they were due.
 ALL = 0.999
+# Above this share of waiting for a processor, delays are those of a busy machine.
+DISTURBED = 0.05
 UPSTREAM_P99 = 0.060
 
 
@@ -72,6 +74,7 @@ class Measured:
             "memory": self.median(lambda run: run.peak_memory / 2**20 if run.samples else None),
             "tokens": self.median(lambda run: float(run.tokens) if run.tokens else None),
             "client": self.median(lambda run: run.client_share if run.wall else None),
+            "disturbed": self.median(lambda run: run.disturbed if run.wall else None),
             "failed": float(sum(run.failed for run in self.runs)),
             **{name: statistics.median(values) for name, values in self.extra.items()},
         }
@@ -139,6 +142,7 @@ async def load(program: Program, wish: Wish, count: int, *, patience: float) -> 
     say(
         f"    {program.name:10} {run.per_million:7.1f} s/M, delay p99 {_ms(run.delays, 0.99) or 0:7.1f} ms, "
         f"first byte p99 {_ms(run.first_bytes, 0.99) or 0:6.1f} ms, on time {run.on_time:.2%}, client {run.client_share:.0%}"
+        + (f", disturbed {run.disturbed:.0%}" if run.disturbed > DISTURBED else "")
     )
     return run
 

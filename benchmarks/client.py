@@ -1,7 +1,7 @@
 """Many streams from one process: raw sockets, a search for tokens in the bytes, nothing parsed.
 
 It must be lighter than what it measures. `Run.client_share` says how much of its core it used: above 0.85 the figures of
-delay are the client's own, and the report says so.
+delay are the client's own, and the report says so. `Run.disturbed` says whether others used the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Run:
     cpu: float = 0.0
     wall: float = 0.0
     client_cpu: float = 0.0
+    client_waited: float = 0.0
     all_open_at: float = 0.0
     first_end_at: float = 0.0
     complaints: list[str] = field(default_factory=list)
@@ -56,6 +57,11 @@ class Run:
     @property
     def client_share(self) -> float:
         return self.client_cpu / self.wall if self.wall else 0.0
+
+    @property
+    def disturbed(self) -> float:
+        """The share of the time in which the client wanted to run and could not: others used the machine."""
+        return self.client_waited / self.wall if self.wall else 0.0
 
     @property
     def per_million(self) -> float:
@@ -239,6 +245,7 @@ class Watch:
         gc.disable()
         self.start = time.monotonic()
         self._client = time.process_time()
+        self._waited = machine.waited_seconds(os.getpid())
         self._cpu = machine.cpu_seconds(self._pid)
         self._task = asyncio.create_task(self._look())
         return self
@@ -250,6 +257,7 @@ class Watch:
         run.cpu = machine.cpu_seconds(self._pid) - self._cpu
         run.wall = time.monotonic() - self.start
         run.client_cpu = time.process_time() - self._client
+        run.client_waited = machine.waited_seconds(os.getpid()) - self._waited
         gc.enable()
         gc.unfreeze()
 

@@ -52,6 +52,14 @@ def cpu_seconds(pid: int) -> float:
     return total / _TICKS
 
 
+def waited_seconds(pid: int) -> float:
+    """How long a process's main thread was ready to run and had no processor; 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 def resident_bytes(pid: int) -> int:
     """Memory of a process and its descendants, as it stands in RAM."""
     total = 0

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cases import Measured, Outcome, Verdict
+from benchmarks.cases import DISTURBED, Measured, Outcome, Verdict
 from benchmarks.client import Run
 
 _COLOURS = ("#0b7285", "#868e96", "#e8590c", "#5f3dc4")
@@ -67,6 +67,12 @@ def _warnings(outcome: Outcome) -> list[str]:
         if figures.get("client", 0) > 0.85:
             found.append(
                 f"{measured.case}, {measured.who}: the client was busy ({figures['client']:.0%}); its delays are its own"
+            )
+        if figures.get("disturbed", 0) > DISTURBED:
+            share = f"{figures['disturbed']:.0%}"
+            found.append(
+                f"{measured.case}, {measured.who}: others used the machine (the client waited {share} of the time for a core): "
+                "delays and first bytes are not the server's own"
             )
         if figures["failed"]:
             found.append(f"{measured.case}, {measured.who}: {figures['failed']:.0f} streams failed: {measured.complaints}")

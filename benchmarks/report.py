@@ -71,7 +71,7 @@ def _warnings(outcome: Outcome) -> list[str]:
         if figures.get("disturbed", 0) > DISTURBED:
             share = f"{figures['disturbed']:.0%}"
             found.append(
-                f"{measured.case}, {measured.who}: others used the machine (the client waited {share} of the time for a core): "
+                f"{measured.case}, {measured.who}: others used the machine (the client waited for a core {share}): "
                 "delays and first bytes are not the server's own"
             )
         if figures["failed"]:

@@ -37,10 +37,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     start = max(wish.at, time.monotonic())
     for number in range(1, wish.tokens + 1):
         late = 0.0
-        if not wish.rate:
-            # As an agent gives up the GIL for each token; or one stream would hold up all the others to its end.
-            await asyncio.sleep(0)
-        else:
+        if wish.rate:
             due = start + (number - 1) / wish.rate
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)

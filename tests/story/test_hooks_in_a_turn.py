@@ -147,10 +147,7 @@ def assert_taken_back(service: Service, upstream: Upstream, stream: Stream, *, o
     assert faults_of(request) == []
     assert old.encode() not in request.raw
     assert new in [m["content"] for m in request.body["messages"] if m["role"] == "assistant"]
-    with service.database() as database:
-        rows = [row for row in database.iterdump() if turn in row]
-    assert rows
-    assert not [row for row in rows if old in row or old.encode().hex().upper() in row]
+    assert_stored(service, stream, present=new, absent=old)
 
 
 # -- what hooks may answer
@@ -171,17 +168,33 @@ def test_an_input_that_is_denied_reaches_neither_history_nor_model(service: Serv
 
 
 def test_an_input_that_is_replaced_is_stored_and_sent_as_the_hook_made_it(service: Service, upstream: Upstream) -> None:
-    """PROTOCOL 9: `Replace` at `on_receive` is what is stored, too: the raw input is nowhere in the store."""
+    """PROTOCOL 9: `Replace` at `on_receive` is what is stored, too: the raw input is nowhere in the store, neither while
+    the turn runs (whoever takes it over after a crash must not see it) nor after it."""
     before = len(upstream.requests)
-    stream = ask(service, "a made-up card number", closed={"on_receive": "replace"})
-    assert ending(stream) == answer("about replaced input")
+    # The end is held up for a moment, so that the running turn can be looked at.
+    asked = {"on_receive": "replace", "after_generation": "sleep"}
+    stream = service.stream("a made-up card number", metadata={"open": asked})
+    stream.wait_for("text_delta")
+    assert service.turn(turn_of(stream))["status"] == "running"
+    assert_stored(service, stream, present="replaced input", absent="card number")
+    assert ending(stream.read_to_end()) == answer("about replaced input")
+    assert_stored(service, stream, present="replaced input", absent="card number")
     assert [m["text"] for m in service.messages(conversation_of(stream))] == ["replaced input", "about replaced input"]
     assert b"card number" not in requests_of(upstream, before)[0].raw
-    turn = turn_of(stream)
+
+
+def assert_stored(service: Service, stream: Stream, *, present: str, absent: str) -> None:
+    """What the store's rows of a turn and of its conversation itself hold, as text or as bytes."""
+    own = (turn_of(stream), f"INSERT INTO \"conversations\" VALUES('{conversation_of(stream)}'")
     with service.database() as database:
-        rows = [row for row in database.iterdump() if turn in row or conversation_of(stream) in row]
-    assert rows
-    assert not [row for row in rows if "card number" in row or b"card number".hex().upper() in row]
+        rows = [row for row in database.iterdump() if any(one in row for one in own)]
+    assert sum(own[1] in row for row in rows) == 1
+
+    def holding(text: str) -> list[str]:
+        return [row for row in rows if text in row or text.encode().hex().upper() in row]
+
+    assert holding(present)
+    assert holding(absent) == []
 
 
 def test_a_denied_model_call_before_anything_is_an_apology(service: Service, upstream: Upstream) -> None:

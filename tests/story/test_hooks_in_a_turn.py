@@ -162,6 +162,7 @@ def test_an_input_that_is_denied_reaches_neither_history_nor_model(service: Serv
     assert requests_of(upstream, before) == []
     history = service.messages(conversation_of(stream))
     assert [(m["role"], m["status"], m["text"]) for m in history] == [("assistant", "apology", words("on_receive"))]
+    assert_stored(service, stream, present=words("on_receive"), absent="card number")
     following = ask(service, "next", conversation_of(stream))
     assert ending(following) == answer(ANSWER)
     assert [m["content"] for m in requests_of(upstream, before)[0].body["messages"]] == ["next"]

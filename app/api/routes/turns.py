@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
+import anyio
 from fastapi import APIRouter, Body, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -20,6 +21,8 @@ from app.turns.admission import Admitted, NotFound, TurnRequest, admit
 from app.turns.queries import FoundTurn, find_turn, turn_document
 
 router = APIRouter(tags=["turns"])
+# How long the answer to a cancel waits for the store.
+_CANCEL_SECONDS = 0.25
 Id = Annotated[str, Path(max_length=64)]
 # What is printable of Latin-1, which is what a header can carry.
 _PRINTABLE = r"^[ -~\u00a1-\u00ac\u00ae-\u00ff]{1,255}$"
@@ -124,16 +127,22 @@ async def cancel_turn(service: Running, principal: Asker, turn_id: Id) -> Respon
     live = found.live
     stopping = live is not None and live.open
     if live is not None and stopping and service.supervisor.cancel(live):
-        service.supervisor.background(_store_cancel(service, turn_id))
+        # It has taken effect; it is answered when it also outlives the process, or the store is slow.
+        stored = anyio.Event()
+        service.supervisor.background(_store_cancel(service, turn_id, stored))
+        with anyio.move_on_after(_CANCEL_SECONDS):
+            await stored.wait()
     return JSONResponse({"turn_id": turn_id, "status": found.log.status}, status_code=202 if stopping else 200)
 
 
-async def _store_cancel(service: Service, turn_id: str) -> None:
+async def _store_cancel(service: Service, turn_id: str, stored: anyio.Event) -> None:
     try:
         await service.parts.store.write(lambda conn: turns.request_cancel(conn, turn_id))
     except StoreUnavailable:
         # The cancel has won in this process; only a crash before the ending would forget it.
         return
+    finally:
+        stored.set()
 
 
 @router.post(

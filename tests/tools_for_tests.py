@@ -116,3 +116,21 @@ def tell(ctx: ToolContext, size: int) -> str:
     """A result of `size` characters."""
     _note("tell", ctx, size=size)
     return "x" * size
+
+
+@tool(title="Stamping slowly", side_effects="idempotent")
+def stamp_slowly(ctx: ToolContext, value: str, seconds: float) -> dict[str, Any]:
+    """Take effect at once, however often, and some seconds to say so."""
+    _note("stamp_slowly", ctx, value=value, seconds=seconds)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not ctx.cancelled:
+        time.sleep(0.02)
+    return {"stamped": value}
+
+
+@tool(title="Running a program", side_effects="none")
+def run_program(ctx: ToolContext, argv: list[str]) -> dict[str, Any]:
+    """Run a child process to its end."""
+    _note("run_program", ctx, argv=argv)
+    result = ctx.run_process(argv)
+    return {"code": result.returncode}

@@ -19,6 +19,7 @@ from app.api.auth import Gate
 from app.api.service import Service
 from app.api.tickets import Tickets
 from app.api.viewers import Viewer, Viewers
+from app.clock import monotonic
 from app.config import Profile, Settings
 from app.demo import ledger
 from app.demo.model import DemoModel
@@ -48,6 +49,8 @@ log = structlog.get_logger(__name__)
 _TOOL_THREADS_PER_TURN = 2
 # Over how long a drain spreads the viewers that it sends away.
 _SPREAD_SECONDS = 5.0
+# A viewer that was sent away and has taken nothing for so long does not hold up the rest.
+_STUCK_SECONDS = 5.0
 # A full collection over hundreds of thousands of long-lived objects stops the loop for long; see docs/performance.md.
 _GC_THRESHOLDS = (50_000, 20, 20)
 
@@ -196,6 +199,9 @@ async def drain(service: Service) -> None:
         group.start_soon(service.supervisor.drain, service.parts.settings.timeouts.drain)
         group.start_soon(_send_viewers_away, service)
     process.kill_all()
+    # A request whose end has not come will get no more time.
+    for scope in list(service.reading):
+        scope.cancel()
     log.info("drained")
 
 
@@ -213,7 +219,8 @@ async def _send_viewers_away(service: Service) -> None:
         for viewer in leaving:
             if leaves_at.setdefault(viewer, now + random.uniform(0, spread)) <= now and not viewer.subscription.log.ended:  # noqa: S311
                 viewer.end("draining")
-            if now > give_up_at + 1.0:
+            stuck = viewer.sending_since is not None and monotonic() - viewer.sending_since > _STUCK_SECONDS
+            if now > give_up_at + 1.0 or (stuck and leaves_at.get(viewer, now) < now):
                 viewer.abort("drain", service.parts.settings.timeouts.drain)
         await anyio.sleep(0.05)
 

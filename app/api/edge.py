@@ -12,7 +12,7 @@ import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.problems import BodyTooLarge, BodyTooSlow, Forbidden, for_error, problem
+from app.api.problems import BodyTooLarge, BodyTooLate, BodyTooSlow, Forbidden, for_error, problem
 from app.api.service import Service
 from app.clock import monotonic
 
@@ -60,12 +60,19 @@ class Edge:
                 # What comes now is that the client has left, at any time.
                 return await receive()
             give_up_at = give_up_at or anyio.current_time() + self._body_seconds
-            try:
-                with anyio.fail_after(give_up_at - anyio.current_time()):
+            service = self._service()
+            message: Message | None = None
+            with anyio.CancelScope(deadline=give_up_at) as scope:
+                service.reading.add(scope)
+                try:
                     message = await receive()
-            except TimeoutError:
+                finally:
+                    service.reading.discard(scope)
+            if message is None and service.draining:
+                raise BodyTooLate
+            if message is None:
                 log.warning("request timeout", rung="request", timeout=self._body_seconds)
-                raise BodyTooSlow from None
+                raise BodyTooSlow
             whole = not message.get("more_body", False)
             seen += len(message.get("body", b""))
             if seen > self._body_bytes:

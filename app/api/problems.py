@@ -83,6 +83,13 @@ class BodyTooSlow(HTTPException):
         super().__init__(408, "The request did not come to its end in time.", headers={"Connection": "close"})
 
 
+class BodyTooLate(HTTPException):
+    """The process stops before the body has come to its end; raised while it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(503, Draining().message, headers={"Connection": "close", "Retry-After": "5"})
+
+
 _STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (Unauthenticated, 401),
     (Forbidden, 403),
@@ -100,7 +107,7 @@ _STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (StoreUnavailable, 503),
     (Draining, 503),
 )
-_CODES = {404: "not_found", 408: "request_timeout", 413: "too_large"}
+_CODES = {404: "not_found", 408: "request_timeout", 413: "too_large", 503: "draining"}
 _TITLES = {
     400: "Bad request",
     401: "Unauthorized",

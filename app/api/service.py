@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
+import anyio
 from fastapi import Depends, Request
 
 from app.api.auth import Gate, Principal
@@ -23,6 +24,8 @@ class Service:
     gate: Gate
     tickets: Tickets
     viewers: Viewers
+    # Around each wait for a piece of a body; the end of the drain cancels them.
+    reading: set[anyio.CancelScope] = field(default_factory=set)
 
     @property
     def draining(self) -> bool:

@@ -95,7 +95,8 @@ class InProcess(uvicorn.Server):
                 # X-Forwarded-For is believed only from `server.trusted_proxies`, and only by our own code.
                 proxy_headers=False,
                 timeout_keep_alive=math.ceil(timeouts.server_keep_alive),
-                timeout_graceful_shutdown=math.ceil(timeouts.shutdown),
+                # uvicorn's own stop begins when the drain is over, and has what the ladder leaves for it.
+                timeout_graceful_shutdown=math.ceil(timeouts.shutdown - timeouts.drain),
             )
         )
 

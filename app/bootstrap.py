@@ -34,12 +34,13 @@ from app.providers.http import UpstreamLimits
 from app.providers.openai_chat import OpenAIChat
 from app.providers.provider import Provider
 from app.store.engine import Store
+from app.store.lease import Lease
 from app.tools import process
 from app.tools.registry import load_tools
 from app.turn_log.log import TurnLogs
 from app.turns.assistant import Assistant
 from app.turns.parts import Parts
-from app.turns.recovery import recover
+from app.turns.recovery import keep_recovering, recover
 from app.turns.supervisor import Supervisor
 from app.turns.unsaved import Unsaved
 from app.turns.words import APOLOGIES
@@ -72,8 +73,6 @@ def _refuse(settings: Settings) -> None:
         raise ConfigError(f"[texts] has {unknown[0]}, which is no error code; known are {', '.join(APOLOGIES)}.")
     if settings.auth.jwt:
         raise ConfigError("[auth] is set, but JSON Web Tokens are not built yet; leave it out and use API keys.")
-    if settings.server.role != "all":
-        raise ConfigError(f'server.role = "{settings.server.role}" is not built yet; leave it at "all".')
 
 
 def load_assistants(settings: Settings) -> dict[str, Assistant]:
@@ -128,16 +127,19 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     _refuse(settings)
     assistants = load_assistants(settings)
     store = await Store.open(settings.store.url)
+    owner = new_id("proc")
+    lease: Lease | None = None
     try:
+        if settings.server.role != "api":
+            lease = await Lease.take(settings.store.url, owner)
         keyless = await Gate.decide(store, host=settings.server.host)
         async with anyio.create_task_group() as group:
-            service = _build(settings, assistants, store, keyless=keyless)
+            service = _build(settings, assistants, store, lease, owner=owner, keyless=keyless)
             group.start_soon(service.viewers.run)
             async with service.supervisor.run(group):
-                count = await recover(service.parts, service.supervisor)
-                if count:
-                    metrics.turns_recovered.inc(count)
-                    log.info("turns taken over", count=count)
+                if lease is not None:
+                    await recover(service.parts, service.supervisor, lease)
+                    group.start_soon(keep_recovering, service.parts, service.supervisor, lease)
                 _settle_collector()
                 yield service
             process.kill_all()
@@ -148,9 +150,13 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
                 if assistant.provider is not None:
                     assistant.provider.close()
             await store.close()
+            if lease is not None:
+                await lease.close()
 
 
-def _build(settings: Settings, assistants: dict[str, Assistant], store: Store, *, keyless: bool) -> Service:
+def _build(
+    settings: Settings, assistants: dict[str, Assistant], store: Store, lease: Lease | None, *, owner: str, keyless: bool
+) -> Service:
     limits = settings.limits
     ledger.bind(store)
     supervisor: Supervisor
@@ -163,7 +169,7 @@ def _build(settings: Settings, assistants: dict[str, Assistant], store: Store, *
         tool_threads=WorkerThreads(limits.turns * _TOOL_THREADS_PER_TURN),
         unsaved=Unsaved(store),
         background=lambda work: supervisor.background(work),  # noqa: PLW0108 - the supervisor comes after its parts
-        owner=new_id("proc"),
+        owner=owner,
     )
     supervisor = Supervisor(parts)
     viewers = Viewers(limits, settings.timeouts)
@@ -187,6 +193,7 @@ def _build(settings: Settings, assistants: dict[str, Assistant], store: Store, *
         gate=gate,
         tickets=Tickets(store, supervisor.background),
         viewers=viewers,
+        lease=lease,
     )
 
 
@@ -195,6 +202,8 @@ async def drain(service: Service) -> None:
     if service.draining:
         return
     log.info("draining", turns=service.supervisor.running, viewers=len(service.viewers))
+    if service.lease is not None:
+        await service.lease.hand_over()
     async with anyio.create_task_group() as group:
         group.start_soon(service.supervisor.drain, service.parts.settings.timeouts.drain)
         group.start_soon(_send_viewers_away, service)

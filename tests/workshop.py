@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from app.limits.threads import WorkerThreads
 from app.store import conversations, journal, messages, turns
 from app.store.engine import Store
 from app.store.journal import Entry
+from app.store.lease import Lease
 from app.store.messages import Message
 from app.store.turns import TurnRow
 from app.tools.tool import Tool
@@ -33,6 +34,25 @@ from app.turns.unsaved import Unsaved
 from tests.performers import ScriptedProvider
 
 CONVERSATION = "conv_1"
+
+
+class Alone(Lease):
+    """The lease of a process that is alone: every other owner is dead."""
+
+    async def try_to_take(self) -> bool:
+        return True
+
+    async def holder(self) -> str:
+        return ""
+
+    async def hand_over(self) -> None:
+        pass
+
+    async def living(self, owners: Iterable[str]) -> set[str]:
+        return set()
+
+    async def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -71,6 +91,7 @@ class Workshop:
             owner=new_id("proc"),
         )
         self.supervisor = Supervisor(self.parts)
+        self.lease = Alone()
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[Workshop]:
@@ -78,7 +99,7 @@ class Workshop:
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 async with self.supervisor.run(group):
-                    await recover(self.parts, self.supervisor)
+                    await recover(self.parts, self.supervisor, self.lease)
                     yield self
                 group.cancel_scope.cancel()
 

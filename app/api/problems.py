@@ -69,6 +69,12 @@ class ApprovalClosed(EarlybyteError):
     code = "approval_closed"
 
 
+class WrongRole(EarlybyteError):
+    """This process has the role "api"; turns are started and followed at the one with the role "stream"."""
+
+    code = "wrong_role"
+
+
 class BodyTooLarge(HTTPException):
     """The body is over the limit; raised while it is read."""
 
@@ -104,6 +110,7 @@ _STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (Conflict, 409),
     (TooLarge, 413),
     (InvalidRequest, 422),
+    (WrongRole, 421),
     (StoreUnavailable, 503),
     (Draining, 503),
 )
@@ -117,6 +124,7 @@ _TITLES = {
     408: "Request timeout",
     409: "Conflict",
     413: "Content too large",
+    421: "Misdirected request",
     422: "Unprocessable content",
     429: "Too many requests",
     500: "Internal error",

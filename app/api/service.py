@@ -9,8 +9,10 @@ import anyio
 from fastapi import Depends, Request
 
 from app.api.auth import Gate, Principal
+from app.api.problems import WrongRole
 from app.api.tickets import Tickets
 from app.api.viewers import Viewers
+from app.store.lease import Lease
 from app.turns.parts import Parts
 from app.turns.supervisor import Supervisor
 
@@ -24,8 +26,19 @@ class Service:
     gate: Gate
     tickets: Tickets
     viewers: Viewers
+    # The right to run turns on the store; None where `server.role` is `api`.
+    lease: Lease | None
     # Around each wait for a piece of a body; the end of the drain cancels them.
     reading: set[anyio.CancelScope] = field(default_factory=set)
+
+    def check_runs_turns(self) -> None:
+        """Nothing, when this process runs turns and serves their streams.
+
+        Raises:
+            WrongRole: its `server.role` is `api`.
+        """
+        if self.lease is None:
+            raise WrongRole
 
     @property
     def draining(self) -> bool:

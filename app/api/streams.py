@@ -77,7 +77,13 @@ def check_room(service: Service, principal: Principal, request: Request) -> None
 def attach(
     service: Service, found: FoundTurn, principal: Principal, request: Request, wished: Wish, *, ticket: str | None = None
 ) -> Response:
-    """A response that follows the turn: its stream, or 204 when the client has seen it to its end (R5)."""
+    """A response that follows the turn: its stream, or 204 when the client has seen it to its end (R5).
+
+    Raises:
+        Draining: another process has it, which is about to leave, or has left and is followed by this one in a moment.
+    """
+    if found.elsewhere:
+        raise Draining
     form = wished.form or "sse"
     subscription = Subscription(found.log, cursor=wished.cursor, from_snapshot=wished.from_snapshot)
     kind = "snapshot" if subscription.seq < 0 else "start" if subscription.seq == 0 else "resume"

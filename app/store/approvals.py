@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import insert as insert_into
@@ -55,6 +56,12 @@ async def decide(
 async def for_turn(conn: AsyncConnection, turn_id: str) -> list[Approval]:
     """The approvals of a turn in the order they were asked for."""
     found = select(table).where(table.c.turn_id == turn_id).order_by(table.c.id)
+    return [_approval(row) for row in (await conn.execute(found)).mappings()]
+
+
+async def answered(conn: AsyncConnection, turn_ids: Collection[str]) -> list[Approval]:
+    """The approvals of these turns that a person has answered."""
+    found = select(table).where(table.c.turn_id.in_(turn_ids), table.c.decision.in_(("approve", "deny")))
     return [_approval(row) for row in (await conn.execute(found)).mappings()]
 
 

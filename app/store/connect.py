@@ -91,6 +91,11 @@ def reader_engine(url: URL, *, pool: int) -> AsyncEngine:
     return _postgresql(url, pool=pool, settings=settings)
 
 
+def lease_engine(url: URL) -> AsyncEngine:
+    """An engine for the one connection that keeps a PostgreSQL process's advisory locks."""
+    return _postgresql(url, pool=1, settings={}, statement_timeout=CONNECT_TIMEOUT)
+
+
 def opening_engine(url: URL) -> AsyncEngine:
     """An engine for creating and migrating: foreign keys off (tables are rebuilt), patient with other processes."""
     if is_sqlite(url):

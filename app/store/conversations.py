@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.store.columns import from_json, to_json_or_none, to_text, to_text_or_none
 from app.store.tables import conversations as table
+from app.store.tables import turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,12 @@ class Conversation:
 
 
 # Written once: these run for every turn.
-_GET = select(table).where(
-    table.c.id == bindparam("of"), table.c.tenant == bindparam("in"), table.c.user_id == bindparam("by")
+_COLUMNS = [column for column in table.c if column.name != "deleting"]
+_GET = select(*_COLUMNS).where(
+    table.c.id == bindparam("of"),
+    table.c.tenant == bindparam("in"),
+    table.c.user_id == bindparam("by"),
+    table.c.deleting.is_(False),
 )
 _TOUCH = (
     update(table)
@@ -72,7 +77,8 @@ async def list_page(
     conn: AsyncConnection, *, tenant: str, user_id: str, limit: int, before: tuple[int, str] | None = None
 ) -> list[Conversation]:
     """At most `limit` of the user's conversations, newest first, from behind `before`, a row's `(created_at, id)`."""
-    found = select(table).where(table.c.tenant == tenant, table.c.user_id == user_id)
+    mine = (table.c.tenant == tenant, table.c.user_id == user_id, table.c.deleting.is_(False))
+    found = select(*_COLUMNS).where(*mine)
     if before is not None:
         found = found.where(tuple_(table.c.created_at, table.c.id) < tuple_(before[0], to_text(before[1])))
     found = found.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
@@ -87,6 +93,22 @@ async def touch(conn: AsyncConnection, conversation_id: str, *, updated_at: int)
 async def set_title(conn: AsyncConnection, conversation_id: str, *, title: str | None) -> None:
     """Give it another title, or none."""
     await conn.execute(update(table).where(table.c.id == conversation_id).values(title=to_text_or_none(title)))
+
+
+async def mark_deleting(conn: AsyncConnection, conversation_id: str) -> None:
+    """From now on it is gone for its user; whoever runs a turn of it stops that (`turns.stops_asked`)."""
+    await conn.execute(update(table).where(table.c.id == conversation_id).values(deleting=True))
+
+
+async def is_deleting(conn: AsyncConnection, conversation_id: str) -> bool:
+    """Whether it is marked."""
+    return bool(await conn.scalar(select(table.c.deleting).where(table.c.id == conversation_id)))
+
+
+async def delete_marked(conn: AsyncConnection) -> None:
+    """Delete what was marked and has no turn that is not done, for processes that died in between."""
+    unsettled = select(turns.c.id).where(turns.c.conversation_id == table.c.id, turns.c.status != "done").exists()
+    await conn.execute(delete_from(table).where(table.c.deleting, ~unsettled))
 
 
 async def delete(conn: AsyncConnection, conversation_id: str) -> bool:

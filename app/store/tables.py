@@ -40,6 +40,8 @@ conversations = Table(
     Column("metadata", Text),
     Column("created_at", _Number, nullable=False),
     Column("updated_at", _Number, nullable=False),
+    # Gone for its user; the row goes when the turns that were running have stopped.
+    Column("deleting", Boolean, nullable=False, server_default="0"),
     Index("ix_conversations_owner", "tenant", "user_id", "created_at", "id"),
 )
 

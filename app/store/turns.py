@@ -6,6 +6,7 @@ nothing once another process has taken over (E7).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
@@ -132,12 +133,9 @@ async def unsettled_in_conversation(conn: AsyncConnection, conversation_id: str)
     return await _all(conn, table.c.conversation_id == conversation_id, table.c.status != "done")
 
 
-async def left_behind(conn: AsyncConnection, owner: str) -> list[TurnRow]:
-    """Every turn that is not done and not owned by `owner`, in the order of acceptance.
-
-    Among them may be turns of living processes: whether an owner lives is for the caller to know.
-    """
-    return await _all(conn, table.c.status != "done", or_(table.c.owner.is_(None), table.c.owner != owner))
+async def left_behind(conn: AsyncConnection, dead: Collection[str]) -> list[TurnRow]:
+    """Every turn that is not done and belongs to nobody or to one of the `dead` owners, in the order of acceptance."""
+    return await _all(conn, table.c.status != "done", or_(table.c.owner.is_(None), table.c.owner.in_(dead)))
 
 
 async def claim(conn: AsyncConnection, turn_id: str, *, owner: str, epoch_from: int) -> bool:
@@ -177,10 +175,27 @@ async def count_open_of_user(conn: AsyncConnection, *, tenant: str, user_id: str
     return int(await conn.scalar(mine) or 0)
 
 
-async def cancels_requested(conn: AsyncConnection, owner: str) -> list[str]:
-    """Ids of the open turns of `owner` that somebody, perhaps on another replica, has asked to stop."""
-    asked = select(table.c.id).where(table.c.status.in_(OPEN), table.c.owner == owner, table.c.cancel_requested)
-    return list((await conn.scalars(asked)).all())
+async def stops_asked(conn: AsyncConnection, owner: str) -> dict[str, bool]:
+    """The open turns of `owner` that somebody, perhaps through another process, has asked to stop; True for those whose
+    conversation is being deleted.
+    """
+    asked = (
+        select(table.c.id, conversations.c.deleting)
+        .join(conversations, conversations.c.id == table.c.conversation_id)
+        .where(table.c.owner == owner, table.c.status.in_(OPEN), or_(table.c.cancel_requested, conversations.c.deleting))
+    )
+    return {str(row.id): bool(row.deleting) for row in await conn.execute(asked)}
+
+
+async def unsettled_of(conn: AsyncConnection, turn_ids: Collection[str]) -> set[str]:
+    """Those of these turns that are not done."""
+    return set((await conn.scalars(select(table.c.id).where(table.c.id.in_(turn_ids), table.c.status != "done"))).all())
+
+
+async def other_owners(conn: AsyncConnection, owner: str) -> set[str | None]:
+    """Who but `owner` has turns that are not done; None stands for those that belong to nobody."""
+    others = select(table.c.owner).where(table.c.status != "done", or_(table.c.owner.is_(None), table.c.owner != owner))
+    return set((await conn.scalars(others.distinct())).all())
 
 
 async def list_page(

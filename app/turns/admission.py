@@ -170,13 +170,14 @@ class _Admission:
         if assistant is None:
             raise UnknownProfile(f"There is no profile called {profile!r}.")
         open_turns = self._supervisor.open_in(request.conversation_id)
-        if open_turns and request.on_busy == "reject":
-            raise ConversationBusy(open_turns[0].id)
+        elsewhere = await self._elsewhere(conn)
+        if (open_turns or elsewhere) and request.on_busy == "reject":
+            raise ConversationBusy(open_turns[0].id if open_turns else elsewhere[0])
         if request.on_busy == "interrupt":
             interrupted.extend(open_turns)
-            for turn in open_turns:
-                # On record, so that a crash in between does not bring it back.
-                await turns.request_cancel(conn, turn.id)
+            for turn_id in [*(turn.id for turn in open_turns), *elsewhere]:
+                # On record, so that a crash in between does not bring it back, and other processes know.
+                await turns.request_cancel(conn, turn_id)
         user = None if request.anonymous else (request.tenant, request.user_id)
         self._supervisor.check_capacity(user=user, address=request.address)
         row = TurnRow(
@@ -216,6 +217,7 @@ class _Admission:
         )
         # In memory before the commit, so that a repeat in the same batch finds its log.
         turn = LiveTurn(row, assistant, self._parts.logs.open(content), address=request.address)
+        turn.waits_for.update(elsewhere)
         accepted.append(turn)
         self._supervisor.accept(turn)
         return Admitted(
@@ -225,6 +227,11 @@ class _Admission:
             status="queued",
             fresh=True,
         )
+
+    async def _elsewhere(self, conn: Connection) -> list[str]:
+        """Open turns of the conversation that other processes run, or are to take over."""
+        rows = await turns.open_in_conversation(conn, self._request.conversation_id)
+        return [row.id for row in rows if row.owner != self._parts.owner and self._supervisor.get(row.id) is None]
 
     async def _known(self, conn: Connection, hashed: str) -> Admitted | None:
         """The turn that this key has started, if it has and is not older than a day (H3)."""

@@ -60,6 +60,8 @@ class LiveTurn:
         self.started_at: float | None = None
         self.settled = anyio.Event()
         self.on_stop: Callable[[], None] | None = None
+        # Ids of turns of its conversation that run in another process and come first (H4).
+        self.waits_for: set[str] = set()
         # Set in a transaction whose end is not known yet; not run before.
         self.committed = False
         self._answers: dict[str, tuple[ApprovalDecision, str, str | None]] = {}

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.events.content import TurnContent
-from app.store import messages, turns
+from app.store import journal, messages, turns
 from app.store.engine import Connection
+from app.store.journal import Entry
 from app.store.turns import TurnRow
 from app.turn_log.log import TurnLog
 from app.turns.admission import NotFound
+from app.turns.journaled import content_of
 from app.turns.live import LiveTurn
 from app.turns.parts import Parts
 from app.turns.supervisor import Supervisor
@@ -32,11 +34,17 @@ class FoundTurn:
     log: TurnLog
     live: LiveTurn | None
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is open, but not in this process: it can be looked at and stopped here, not followed."""
+        return self.live is None and not self.log.ended
+
 
 async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supervisor) -> FoundTurn:
     """The caller's own turn with a log of it.
 
-    A turn that is no longer in memory gets a log without frames, made from its stored message: readers get a snapshot.
+    A turn that is no longer in memory gets a log without frames, made from its stored message: readers get a snapshot. So
+    does one that runs in another process, made from its journal: it is as it was a second ago, and nobody writes to it.
 
     Raises:
         NotFound: no such turn, or another user's (A2).
@@ -47,16 +55,22 @@ async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supe
         _check_owner(live.row, caller)
         return FoundTurn(row=live.row, log=live.log, live=live)
 
-    async def load(conn: Connection) -> tuple[TurnRow | None, list[messages.Message]]:
+    async def load(conn: Connection) -> tuple[TurnRow | None, list[messages.Message], list[Entry]]:
         row = await turns.get(conn, turn_id)
-        return row, await messages.for_turn(conn, turn_id) if row is not None else []
+        if row is None:
+            return None, [], []
+        open_ = row.status in turns.OPEN
+        return row, await messages.for_turn(conn, turn_id), await journal.load(conn, turn_id) if open_ else []
 
-    row, found = await parts.store.read(load)
+    row, found, entries = await parts.store.read(load)
     if row is None:
         raise NotFound(f"There is no turn {turn_id}.")
     _check_owner(row, caller)
     log = parts.logs.get(turn_id)
-    if log is None:
+    if log is None and row.status in ("queued", "running", "waiting"):
+        log = TurnLog(content_of(row, entries))
+        log.status = row.status
+    elif log is None:
         log = _log_of_stored(row, next((m for m in found if m.role == "assistant"), None))
     return FoundTurn(row=row, log=log, live=None)
 
@@ -78,8 +92,7 @@ def _log_of_stored(row: TurnRow, reply: messages.Message | None) -> TurnLog:
         profile=row.profile,
     )
     log = TurnLog(content)
-    if row.status in ("ended", "done"):
-        log.end()
+    log.end()
     return log
 
 

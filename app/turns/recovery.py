@@ -7,23 +7,27 @@ on goes on where it was, everything else ends as `recovered`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+import anyio
 import structlog
 
 from app.agents.context import OpenCall, ToolResult
 from app.agents.transcript import Message, calls_of
 from app.clock import now_ms
-from app.events import codec
+from app.errors import EarlybyteError
 from app.events.content import TurnContent
-from app.events.types import Event
-from app.store import approvals, journal, turns
+from app.observability import metrics
+from app.store import approvals, conversations, journal, turns
 from app.store.approvals import Approval
 from app.store.engine import Connection
 from app.store.journal import Entry
+from app.store.lease import Lease
 from app.store.turns import TurnRow
 from app.turns import state
+from app.turns.journaled import content_of, has_begun
 from app.turns.live import LiveTurn, Recovery
 from app.turns.parts import Parts
 from app.turns.supervisor import Supervisor
@@ -38,16 +42,36 @@ class _Left:
     row: TurnRow
     entries: list[Entry]
     approvals: list[Approval]
+    deleting: bool
 
     @property
     def begun(self) -> bool:
-        """Whether it has run. Its row may not say so when the store was slow at the start; then its journal does."""
-        return self.row.status != "queued" or bool(self.entries)
+        """Whether it has run."""
+        return has_begun(self.row, self.entries)
 
 
-async def recover(parts: Parts, supervisor: Supervisor) -> int:
+async def keep_recovering(parts: Parts, supervisor: Supervisor, lease: Lease) -> None:
+    """Take over, once a second, what processes hand on or leave behind; what waits for a turn of theirs is let go on."""
+    while not supervisor.draining:
+        await anyio.sleep(1)
+        try:
+            await recover(parts, supervisor, lease)
+        except EarlybyteError as error:
+            log.warning("could not look for turns without an owner", error=error.message)
+        except Exception:
+            log.exception("recovery broke")
+
+
+async def recover(parts: Parts, supervisor: Supervisor, lease: Lease) -> int:
     """How many turns were taken over; each is in the supervisor's hands when this returns."""
-    left = await parts.store.write(lambda conn: _claim_all(conn, parts.owner))
+    owners = await parts.store.read(lambda conn: turns.other_owners(conn, parts.owner))
+    if not owners or supervisor.draining:
+        return 0
+    named = {owner for owner in owners if owner is not None}
+    dead = named - await lease.living(named)
+    if not dead and None not in owners:
+        return 0
+    left = await parts.store.write(lambda conn: _claim_all(conn, parts.owner, dead))
     for one in left:
         try:
             turn = _revive(one, parts)
@@ -61,12 +85,15 @@ async def recover(parts: Parts, supervisor: Supervisor) -> int:
         revived = supervisor.get(one.row.id)
         if revived is not None:
             supervisor.start(revived)
+    if left:
+        metrics.turns_recovered.inc(len(left))
+        log.info("turns taken over", count=len(left))
     return len(left)
 
 
-async def _claim_all(conn: Connection, owner: str) -> list[_Left]:
+async def _claim_all(conn: Connection, owner: str, dead: Collection[str]) -> list[_Left]:
     left: list[_Left] = []
-    for row in await turns.left_behind(conn, owner):
+    for row in await turns.left_behind(conn, dead):
         if not await turns.claim(conn, row.id, owner=owner, epoch_from=row.epoch):
             continue
         left.append(
@@ -74,6 +101,7 @@ async def _claim_all(conn: Connection, owner: str) -> list[_Left]:
                 row=replace(row, epoch=row.epoch + 1, owner=owner),
                 entries=await journal.load(conn, row.id),
                 approvals=await approvals.for_turn(conn, row.id),
+                deleting=await conversations.is_deleting(conn, row.conversation_id),
             )
         )
     return left
@@ -82,7 +110,7 @@ async def _claim_all(conn: Connection, owner: str) -> list[_Left]:
 def _revive(left: _Left, parts: Parts) -> LiveTurn:
     """The turn in memory again, with its way decided."""
     row = left.row
-    content = _content(left)
+    content = content_of(left.row, left.entries)
     turn_log = parts.logs.open(content)
     assistant = parts.assistants.get(row.profile) or parts.assistants["default"]
     turn = LiveTurn(row, assistant, turn_log)
@@ -93,8 +121,8 @@ def _revive(left: _Left, parts: Parts) -> LiveTurn:
         cause = _cause(left, turn, content, reserve=parts.settings.timeouts.reserve)
         if cause is not None:
             turn.stop(cause)
-    elif row.cancel_requested:
-        turn.stop(state.Cancelled())
+    elif row.cancel_requested or left.deleting:
+        turn.stop(state.Cancelled(deleted=left.deleting))
     for approval in left.approvals:
         if approval.decision in ("approve", "deny"):
             turn.answer(approval.id, approval.decision, approval.decided_by or "", approval.comment)
@@ -114,8 +142,8 @@ def _cause(left: _Left, turn: LiveTurn, content: TurnContent, *, reserve: float)
     row = left.row
     if row.terminal is not None:
         return state.Stored(row.terminal)
-    if row.cancel_requested:
-        return state.Cancelled()
+    if row.cancel_requested or left.deleting:
+        return state.Cancelled(deleted=left.deleting)
     if row.profile != turn.assistant.name:
         return state.Recovered()
     waits = row.status == "waiting"
@@ -143,31 +171,6 @@ def _last_block(entries: list[Entry]) -> int:
     """The last block of text in them; 0 when there is none."""
     events = [event for entry in entries if entry.kind == "events" for event in entry.body]
     return max((event["block"] for event in events if event["type"] == "text_delta"), default=0)
-
-
-def _content(left: _Left) -> TurnContent:
-    """What was shown, folded from the journal."""
-    row = left.row
-    content = TurnContent(
-        turn_id=row.id,
-        conversation_id=row.conversation_id,
-        message_id=row.message_id,
-        profile=row.profile,
-        epoch=row.epoch,
-    )
-    if left.begun:
-        # turn_started is not in the journal, and has the first number.
-        content.last_seq = 1
-    for entry in left.entries:
-        if entry.kind == "events":
-            for fields in entry.body:
-                event = codec.from_fields(fields)
-                if isinstance(event, Event):
-                    content.apply(event)
-        elif entry.kind == "result":
-            content.outputs[entry.body["tool_call_id"]] = entry.body["content"]
-    content.last_seq = max(content.last_seq, row.last_seq)
-    return content
 
 
 def _recovery(left: _Left, content: TurnContent) -> Recovery:

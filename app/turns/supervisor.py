@@ -15,7 +15,8 @@ from anyio.abc import TaskGroup
 
 from app.clock import monotonic, now_ms
 from app.errors import EarlybyteError
-from app.store import idempotency, journal, keys
+from app.store import approvals, conversations, idempotency, journal, keys, turns
+from app.store.approvals import Approval
 from app.store.engine import Connection
 from app.turns import capacity, state
 from app.turns.live import LiveTurn
@@ -26,6 +27,8 @@ from app.turns.state import Cause, State
 
 log = structlog.get_logger(__name__)
 
+# How often a process with open turns looks what others were asked to do with them.
+HEARING_SECONDS = 0.4
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -51,6 +54,7 @@ class Supervisor:
         self._group = group
         group.start_soon(self._checkpoints)
         group.start_soon(self._sweeps)
+        group.start_soon(self._hearing)
         try:
             yield
         finally:
@@ -158,7 +162,7 @@ class Supervisor:
                 ahead[turn.row.conversation_id] = ahead.get(turn.row.conversation_id, 0) + 1
         position = 0
         for turn in sorted(self._waiting, key=lambda t: (t.accepted_at, t.row.place)):
-            before = ahead.get(turn.row.conversation_id, 0)
+            before = ahead.get(turn.row.conversation_id, 0) + len(turn.waits_for)
             ahead[turn.row.conversation_id] = before + 1
             stopped = turn.decision.made
             # A stopped one runs only to say so: it waits neither for its conversation nor for a slot.
@@ -232,6 +236,43 @@ class Supervisor:
                 log.warning("turn taken over by another process", turn_id=turn.id)
                 turn.hand_on()
 
+    async def _hearing(self) -> None:
+        """Do what people asked of these turns through other processes, within half a second."""
+        while True:
+            await anyio.sleep(HEARING_SECONDS)
+            if any(turn.open and not turn.is_over() for turn in self._turns.values()):
+                try:
+                    await self._hear()
+                except EarlybyteError as error:
+                    log.warning("not heard what other processes were asked", error=error.message)
+                except Exception:
+                    log.exception("hearing broke")
+
+    async def _hear(self) -> None:
+        asking = [turn.id for turn in self._turns.values() if turn.state is State.WAITING]
+        foreign = {other for turn in self._waiting for other in turn.waits_for}
+
+        async def look(conn: Connection) -> tuple[dict[str, bool], list[Approval], set[str]]:
+            return (
+                await turns.stops_asked(conn, self._parts.owner),
+                await approvals.answered(conn, asking) if asking else [],
+                await turns.unsettled_of(conn, foreign) if foreign else set(),
+            )
+
+        stops, answers, unsettled = await self._parts.store.read(look)
+        for answer in answers:
+            turn = self._turns.get(answer.turn_id)
+            if turn is not None and answer.decision is not None:
+                turn.answer(answer.id, answer.decision, answer.decided_by or "", answer.comment)
+        for turn_id, deleted in stops.items():
+            turn = self._turns.get(turn_id)
+            if turn is not None:
+                self.cancel(turn, state.Cancelled(deleted=deleted))
+        if foreign:
+            for turn in self._waiting:
+                turn.waits_for &= unsettled - self._turns.keys()
+            self.schedule()
+
     async def _sweeps(self) -> None:
         """Save what is owed, forget what is old."""
         tick = 0
@@ -256,6 +297,7 @@ class Supervisor:
             await idempotency.delete_older_than(conn, now - DAY_MS)
             await keys.delete_sessions_expired(conn, now)
             await keys.delete_tickets_older_than(conn, now - DAY_MS)
+            await conversations.delete_marked(conn)
 
         try:
             await self._parts.store.write(op)
@@ -295,3 +337,7 @@ class Supervisor:
         if turn.id not in self._running:
             self._waiting = [t for t in self._waiting if t is not turn]
             self._turns.pop(turn.id, None)
+            self.background(self._disown(turn))
+
+    async def _disown(self, turn: LiveTurn) -> None:
+        await self._parts.store.write(lambda conn: turns.disown(conn, turn.id, epoch=turn.row.epoch), timeout=2.0)

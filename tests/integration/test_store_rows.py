@@ -207,7 +207,10 @@ async def test_turns_left_behind_are_those_of_others_and_of_nobody(store: Store)
         [("me", "running"), ("you", "running"), (None, "queued"), ("you", "ended"), ("you", "done")], 1
     ):
         await write(store, turns.insert, turn(f"t{place}", place=place, owner=owner, status=status))
-    assert [row.id for row in await read(store, turns.left_behind, "me")] == ["t2", "t3", "t4"]
+    assert [row.id for row in await read(store, turns.left_behind, {"you"})] == ["t2", "t3", "t4"]
+    assert [row.id for row in await read(store, turns.left_behind, {"somebody"})] == ["t3"]
+    assert await read(store, turns.other_owners, "me") == {"you", None}
+    assert await read(store, turns.unsettled_of, {"t1", "t5", "t9"}) == {"t1"}
     assert not await write(store, turns.claim, "t5", owner="me", epoch_from=1)
 
 
@@ -230,13 +233,28 @@ async def test_the_first_ending_is_the_only_one(started: Store) -> None:
 async def test_a_cancel_is_put_on_record_until_the_turn_has_ended(started: Store) -> None:
     """Asking twice is asking once; after the end it is too late."""
     await write(started, turns.update, "turn_1", owner="me", status="running")
-    assert await read(started, turns.cancels_requested, "me") == []
+    assert await read(started, turns.stops_asked, "me") == {}
     assert await write(started, turns.request_cancel, "turn_1")
     assert await write(started, turns.request_cancel, "turn_1")
-    assert await read(started, turns.cancels_requested, "me") == ["turn_1"]
-    assert await read(started, turns.cancels_requested, "you") == []
+    assert await read(started, turns.stops_asked, "me") == {"turn_1": False}
+    assert await read(started, turns.stops_asked, "you") == {}
     await write(started, turns.end, "turn_1", epoch=1, terminal={}, last_seq=1, ended_at=1)
     assert not await write(started, turns.request_cancel, "turn_1")
+
+
+async def test_the_turns_of_a_conversation_that_is_being_deleted_are_to_stop(started: Store) -> None:
+    """It is gone for its user at once, and goes itself when they are done."""
+    await write(started, turns.update, "turn_1", owner="me", status="waiting")
+    await write(started, conversations.mark_deleting, "conv_1")
+    assert await read(started, turns.stops_asked, "me") == {"turn_1": True}
+    assert await read(started, conversations.is_deleting, "conv_1")
+    assert await read(started, conversations.get, "conv_1", tenant="", user_id="ann") is None
+    assert await read(started, conversations.list_page, tenant="", user_id="ann", limit=9) == []
+    await write(started, conversations.delete_marked)
+    assert await read(started, turns.get, "turn_1") is not None
+    await write(started, turns.finish, "turn_1", epoch=1)
+    await write(started, conversations.delete_marked)
+    assert await read(started, turns.get, "turn_1") is None
 
 
 async def test_an_admin_sees_the_turns_of_one_tenant_page_by_page(store: Store) -> None:

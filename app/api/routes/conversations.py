@@ -15,9 +15,10 @@ from app.api.routes.turns import Id
 from app.api.service import Asker, Running, Service
 from app.clock import now_ms
 from app.ids import new_id
-from app.store import conversations, messages, reactions
+from app.store import conversations, messages, reactions, turns
 from app.store.conversations import Conversation
 from app.store.engine import Connection
+from app.store.turns import TurnRow
 from app.turns.admission import NotFound, UnknownProfile
 from app.turns.state import Cancelled
 
@@ -34,7 +35,7 @@ STOP_SECONDS = 8.0
     "/v1/conversations",
     status_code=201,
     response_model=schemas.Conversation,
-    responses=documents.problems(401, 403, 404, 413, 422, 503),
+    responses=documents.problems(401, 403, 404, 408, 413, 422, 503),
 )
 async def create_conversation(
     service: Running, principal: Asker, body: Annotated[schemas.NewConversation | None, Body()] = None
@@ -105,12 +106,16 @@ async def get_conversation(service: Running, principal: Asker, conversation_id: 
 async def delete_conversation(service: Running, principal: Asker, conversation_id: Id) -> Response:
     """Delete a conversation with all that is in it; a running turn is stopped first."""
     await _own(service, principal, conversation_id)
-    turns = [t for t in service.supervisor.turns() if t.row.conversation_id == conversation_id]
-    for turn in turns:
+    await service.parts.store.write(lambda conn: conversations.mark_deleting(conn, conversation_id), timeout=2.0)
+    mine = [turn for turn in service.supervisor.turns() if turn.row.conversation_id == conversation_id]
+    for turn in mine:
         service.supervisor.cancel(turn, Cancelled(deleted=True))
     with anyio.move_on_after(STOP_SECONDS):
-        for turn in turns:
+        for turn in mine:
             await turn.settled.wait()
+        # Whoever runs one of its turns elsewhere has heard of it within half a second.
+        while any(row.owner is not None for row in await _unsettled(service, conversation_id)):  # noqa: ASYNC110
+            await anyio.sleep(0.1)
     await service.parts.store.write(lambda conn: conversations.delete(conn, conversation_id), timeout=2.0)
     return Response(status_code=204)
 
@@ -154,19 +159,28 @@ async def list_messages(
 async def get_active(service: Running, principal: Asker, conversation_id: Id) -> Response:
     """The open turn of a conversation."""
     await _own(service, principal, conversation_id)
-    open_turns = service.supervisor.open_in(conversation_id)
-    if not open_turns:
-        return Response(status_code=204)
-    row = open_turns[0].row
+    live = next(iter(service.supervisor.open_in(conversation_id)), None)
+    if live is not None:
+        row, status = live.row, live.log.status
+    else:
+        open_elsewhere = [row for row in await _unsettled(service, conversation_id) if row.status in turns.OPEN]
+        if not open_elsewhere or open_elsewhere[0].owner == service.parts.owner:
+            return Response(status_code=204)
+        row = open_elsewhere[0]
+        status = row.status  # type: ignore[assignment]  # one of the open ones
     return JSONResponse(
         {
             "turn_id": row.id,
             "conversation_id": row.conversation_id,
             "message_id": row.message_id,
-            "status": open_turns[0].log.status,
+            "status": status,
             **documents.urls(row.id),
         }
     )
+
+
+async def _unsettled(service: Service, conversation_id: str) -> list[TurnRow]:
+    return await service.parts.store.read(lambda conn: turns.unsettled_in_conversation(conn, conversation_id))
 
 
 async def _own(service: Service, principal: Asker, conversation_id: str) -> Conversation:

@@ -20,7 +20,7 @@ router = APIRouter(tags=["turns"])
 @router.get(
     "/v1/turns/{turn_id}/events",
     response_class=Response,
-    responses=documents.problems(401, 403, 404, 422, 429, 503)
+    responses=documents.problems(401, 403, 404, 421, 422, 429, 503)
     | documents.stream("The events after the cursor, then live.")
     | {204: {"description": "The client has seen the turn to its end."}},
 )
@@ -37,11 +37,13 @@ async def follow(
     else:
         principal = await service.tickets.redeem(ticket, turn_id=turn_id, cursor=wished.cursor)
     found = await find_turn(turn_id, principal, service.parts, service.supervisor)
+    if found.elsewhere:
+        service.check_runs_turns()
     by_ticket = ticket if principal.via == "ticket" else None
     if by_ticket is not None:
         service.tickets.check_age(found.log, found.row.ended_at)
     try:
         check_room(service, principal, request)
+        return attach(service, found, principal, request, wished, ticket=by_ticket)
     except (OverCapacity, Draining) as error:
         return refuse(wished.form or "sse", error)
-    return attach(service, found, principal, request, wished, ticket=by_ticket)

@@ -44,7 +44,7 @@ async def get_message(service: Running, principal: Asker, message_id: Id) -> dic
     "/v1/messages/{message_id}/reaction",
     response_model=schemas.Reaction,
     response_model_exclude_none=True,
-    responses=documents.problems(401, 403, 404, 409, 413, 422, 503),
+    responses=documents.problems(401, 403, 404, 408, 409, 413, 422, 503),
 )
 async def react(
     service: Running, principal: Asker, message_id: Id, body: Annotated[schemas.NewReaction, Body()]

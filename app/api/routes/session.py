@@ -17,7 +17,7 @@ router = APIRouter(tags=["session"])
 @router.post(
     "/v1/session",
     response_model=schemas.Session,
-    responses=documents.problems(401, 403, 413, 422, 503),
+    responses=documents.problems(401, 403, 408, 413, 422, 503),
 )
 async def sign_in(request: Request, service: Running, body: Annotated[schemas.SignIn, Body()]) -> Response:
     """Sign this browser in with an API key, by an HttpOnly cookie."""

@@ -33,7 +33,7 @@ IdempotencyKey = Annotated[str | None, Header(json_schema_extra={"pattern": _PRI
     "/v1/conversations/{conversation_id}/turns",
     status_code=202,
     response_model=schemas.AcceptedTurn,
-    responses=documents.problems(401, 403, 404, 409, 413, 422, 429, 503)
+    responses=documents.problems(401, 403, 404, 408, 409, 413, 421, 422, 429, 503)
     | documents.stream("With `Accept: text/event-stream` or `application/x-ndjson`: the turn's events.")
     | {202: {"links": documents.turn_links("$response.body#/turn_id")}},
 )
@@ -47,6 +47,7 @@ async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters o
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Start a turn, or attach to the one that the same `Idempotency-Key` started before (H1–H6)."""
+    service.check_runs_turns()
     _check_input(body, service.parts.settings.limits.input_chars)
     if idempotency_key is not None and re.search(_PRINTABLE, idempotency_key) is None:
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters.")
@@ -125,6 +126,11 @@ async def cancel_turn(service: Running, principal: Asker, turn_id: Id) -> Respon
     """Stop a turn; 202 while it is stopping, 200 when it is over already."""
     found = await _find(service, principal, turn_id)
     live = found.live
+    if found.elsewhere:
+        # Whoever runs it looks for this twice a second.
+        stopping = await service.parts.store.write(lambda conn: turns.request_cancel(conn, turn_id), timeout=2.0)
+        status = found.log.status if stopping else "done"
+        return JSONResponse({"turn_id": turn_id, "status": status}, status_code=202 if stopping else 200)
     stopping = live is not None and live.open
     if live is not None and stopping and service.supervisor.cancel(live):
         # It has taken effect; it is answered when it also outlives the process, or the store is slow.
@@ -148,7 +154,7 @@ async def _store_cancel(service: Service, turn_id: str, stored: anyio.Event) -> 
 @router.post(
     "/v1/turns/{turn_id}/approvals/{approval_id}",
     response_model=schemas.ApprovalResult,
-    responses=documents.problems(401, 403, 404, 409, 413, 422, 503),
+    responses=documents.problems(401, 403, 404, 408, 409, 413, 422, 503),
 )
 async def answer_approval(
     service: Running, principal: Asker, turn_id: Id, approval_id: Id, body: Annotated[schemas.ApprovalAnswer, Body()]
@@ -156,7 +162,10 @@ async def answer_approval(
     """Answer an approval; the same answer again is fine at any time."""
     found = await _find(service, principal, turn_id)
     live = found.live
-    answerable = live is not None and live.open and not live.decision.made
+    if live is not None:
+        answerable = live.open and not live.decision.made
+    else:
+        answerable = found.elsewhere and not found.row.cancel_requested
 
     async def op(conn: Connection) -> approvals.Approval | None:
         row = await approvals.get(conn, approval_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Breaks:
-    """What the proxy does wrong. `hold` keeps a body back until its end; `cut_after` ends it after so many idle seconds."""
+    """What the proxy does wrong. `hold` keeps a body back until its end; `cut_after` ends it after so many idle seconds.
+
+    `reset_after` resets the connection after so many bytes of a stream's answer; 0: when the service has begun to answer.
+    """
 
     hold: bool = False
     compress: bool = False
@@ -20,6 +24,7 @@ class Breaks:
     drop_headers: tuple[str, ...] = ()
     allow_all: bool = False
     answer_as: str | None = None
+    reset_after: int | None = None
 
 
 @contextmanager
@@ -70,6 +75,11 @@ def _answer(client: socket.socket, service: socket.socket, breaks: Breaks) -> No
     stream = "text/event-stream" in text
     if breaks.allow_all:
         text += "\r\nAccess-Control-Allow-Origin: *"
+    if stream and breaks.reset_after is not None:
+        if breaks.reset_after:
+            client.sendall(text.encode("latin-1") + b"\r\n\r\n" + (body or service.recv(65536))[: breaks.reset_after])
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return
     if not stream or not (breaks.hold or breaks.compress or breaks.cut_after or breaks.answer_as):
         client.sendall(text.encode("latin-1") + b"\r\n\r\n" + body)
         _relay(client, service, None)

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.needs import require
@@ -40,15 +40,22 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def nginx(service_ports: list[int], *, http: str = "", change: tuple[str, str] | None = None) -> Iterator[Nginx]:
-    """The shipped block before these ports; `http` is put outside of it, `change` replaces something in it."""
+def nginx(
+    service_ports: Sequence[int | str], *, api: int | None = None, http: str = "", change: tuple[str, str] | None = None
+) -> Iterator[Nginx]:
+    """The shipped block before these ports (or addresses) for streams, and the port `api` for the rest (default: the first).
+
+    `http` is put outside of it, `change` replaces something in it.
+    """
     program = require("nginx", shutil.which("nginx") or shutil.which("/usr/sbin/nginx"), "apt install nginx")
     folder = Path(tempfile.mkdtemp(prefix="eb-nginx-"))
     port = free_port()
-    servers = "\n".join(f"    server 127.0.0.1:{one} max_fails=0;" for one in service_ports)
+    servers = [f"    server {one if isinstance(one, str) else f'127.0.0.1:{one}'} max_fails=0;" for one in service_ports]
+    short = servers[0] if api is None else f"    server 127.0.0.1:{api} max_fails=0;"
     block = SHIPPED.read_text(encoding="utf-8")
     for old, new in (
-        ("    server earlybyte:8000;", servers),
+        ("    server stream:8000 max_fails=0;", "\n".join(servers)),
+        ("    server api:8000 max_fails=0;", short),
         ("listen 80;", f"listen 127.0.0.1:{port};"),
         ("/var/log/nginx/access.log", f"{folder}/access.log"),
         *([change] if change else []),

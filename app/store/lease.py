@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 # The first half of the advisory locks' keys; any number will do, as long as every version uses the same.
 _SPACE = 731_200
 # How long a process that starts waits for one that is just leaving.
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 8.0
 _TRY_AGAIN_SECONDS = 0.1
 
 
@@ -50,8 +50,12 @@ class Lease(ABC):
         parsed = parse(url)
         lease: Lease = _FileLease(parsed, owner) if is_sqlite(parsed) else _AdvisoryLease(parsed, owner)
         give_up_at = monotonic() + patience
+        waiting = False
         try:
             while not await lease.try_to_take():
+                if not waiting:
+                    log.info("another process runs turns on this store; waiting for it to leave", seconds=patience)
+                    waiting = True
                 if monotonic() >= give_up_at:
                     raise ConfigError(
                         f"Another process{await lease.holder()} runs turns on {masked(parsed)}, and with turn_log.url = "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -111,6 +112,10 @@ class Bookkeeping:
             ConversationGone: the conversation was deleted meanwhile.
         """
         if isinstance(self.turn.decision.cause, state.Cancelled) and self.turn.decision.cause.deleted:
+            # Whoever deletes it waits for this.
+            row = self.turn.row
+            with suppress(StoreUnavailable):
+                await self.parts.store.write(lambda conn: turns.finish(conn, row.id, epoch=row.epoch), timeout=SAVE_SECONDS)
             raise ConversationGone
         give_up_at = monotonic() + SAVE_SECONDS
         pause = 0.1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.breaking_proxy import Breaks, breaking_proxy
 from tests.event_stream import Stream
 from tests.nginx import Nginx, free_port, nginx
 from tests.service import Service, wait_until
@@ -34,6 +35,14 @@ def service(upstream: Upstream) -> Iterator[Service]:
         one.write_config()
         one.key = one.make_key("ada")
         yield one.start()
+
+
+@pytest.fixture(scope="module")
+def api(service: Service, upstream: Upstream) -> Iterator[Service]:
+    """A process for short requests on the same store."""
+    config = {"server": {"role": "api", "trusted_proxies": ["127.0.0.1"]}, "store": service.config["store"]}
+    with Service(upstream, config=config) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +128,7 @@ def test_an_eventsource_is_told_to_come_back_when_no_server_answers(go: Open) ->
 def test_a_refusal_of_the_service_passes_through(front: Nginx, service: Service, go: Open) -> None:
     """A wrong key on the events path is still 401: only nginx's own errors are turned."""
     turn = service.start_turn("hello")
+    service.settled(turn)
     reply = go(front, "GET", f"/v1/turns/{turn}/events", Authorization="Bearer wrong")
     assert reply.status == 401
     assert reply.json["code"] == "unauthenticated"
@@ -137,3 +147,52 @@ def test_a_silent_model_behind_a_short_read_timeout_runs_one_turn(upstream: Upst
         done = service.settled(turn)
         assert done["blocks"] == [{"block": 1, "text": "at last"}]
     assert len(upstream.requests) == before + 1
+
+
+def test_each_role_gets_what_is_its_own(service: Service, api: Service, go: Open) -> None:
+    """Turns and streams go to the one upstream, which is named twice, and all that is short to the other."""
+    with nginx([service.port, service.port], api=api.port) as front:
+        made = go(front, "POST", "/v1/conversations", b"{}")
+        conversation = made.json["id"]
+        stream = go(
+            front, "POST", f"/v1/conversations/{conversation}/turns", b'{"input": "drip"}', Accept="text/event-stream"
+        )
+        stream.wait_for("text_delta")
+        turn = str(stream.events[0]["turn_id"])
+        ticket = go(front, "POST", f"/v1/turns/{turn}/tickets").json["ticket"]
+        other = go(front, "GET", f"/v1/turns/{turn}/events?ticket={ticket}", Authorization="")
+        assert go(front, "POST", f"/v1/turns/{turn}/cancel").status == 202
+        for one in (stream, other):
+            one.read_to_end()
+            assert one.of("completion")[0]["status"] == "cancelled"
+        assert len(go(front, "GET", f"/v1/conversations/{conversation}/messages").json["items"]) == 2
+    short = [line for line in api.log().splitlines() if '"path":"/v1/' in line]
+    for ending in ("/tickets", "/cancel", "/messages"):
+        assert [line for line in short if f'{ending}"' in line]
+    assert not [line for line in short if '/events"' in line or '/turns"' in line]
+
+
+@pytest.mark.parametrize("early", [0, 5], ids=["before the early bytes", "after them"])
+def test_a_connection_that_is_reset_repeats_no_work(early: int, service: Service, upstream: Upstream, go: Open) -> None:
+    """R9, X1: the upstream resets the first connection of each request before or after its first bytes. A GET goes on to
+    the second address, or comes back by itself; a POST is never repeated, and comes back with its key."""
+    before = len(upstream.requests)
+    breaks = Breaks(reset_after=early)
+    with breaking_proxy(service.port, breaks) as broken, nginx([broken, service.port], api=service.port) as front:
+        turn = service.start_turn("drip")
+        first = go(front, "GET", f"/v1/turns/{turn}/events", Accept="text/event-stream")
+        first.read_to_end()
+        if early:
+            assert first.broken
+            first = go(front, "GET", f"/v1/turns/{turn}/events", Accept="text/event-stream")
+            first.read_to_end()
+        assert first.of("completion")[0]["status"] == "complete"
+        path = f"/v1/conversations/{service.conversation()}/turns"
+        key = {"Idempotency-Key": f"reset {early}"}
+        for _ in range(4):
+            posted = go(front, "POST", path, b'{"input": "drip"}', Accept="text/event-stream", **key)
+            posted.read_to_end()
+            if posted.of("completion"):
+                break
+        assert posted.of("completion")[0]["status"] == "complete"
+    assert len(upstream.requests) == before + 2

@@ -5,8 +5,10 @@ They share the store and nothing else; what people ask of a turn at the `api` re
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,17 +154,49 @@ def test_the_api_runs_no_turn_and_follows_none(pair: Pair) -> None:
     assert over.types == ["snapshot", "stream_end"]
 
 
-def test_a_second_process_that_would_run_turns_is_refused(pair: Pair, upstream: Upstream) -> None:
+def test_many_streams_do_not_slow_what_is_short(pair: Pair) -> None:
+    """200 turns that stream for long: a short request is answered as before. Ratios, since machines differ."""
+    conversation = pair.api.conversation()
+
+    def short() -> float:
+        times = []
+        for _ in range(40):
+            began = time.monotonic()
+            assert pair.api.call("GET", f"/v1/conversations/{conversation}/messages").status == 200
+            times.append(time.monotonic() - began)
+        return sorted(times)[len(times) // 2]
+
+    before = short()
+    turns = [pair.stream.start_turn("drip 400") for _ in range(20)]
+    with ExitStack() as viewers:
+        for number in range(200):
+            # Nobody reads; what there is to send fits into the buffers.
+            viewer = viewers.enter_context(socket.create_connection(("127.0.0.1", pair.stream.port)))
+            viewer.sendall(f"GET /v1/turns/{turns[number % 20]}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        opened = "earlybyte_open_viewers 200.0"
+        wait_until(lambda: opened in pair.stream.call("GET", "/metrics").body.decode(), what="200 streams")
+        while_streaming = short()
+    for turn in turns:
+        pair.api.call("POST", f"/v1/turns/{turn}/cancel")
+    for turn in turns:
+        pair.stream.settled(turn)
+    assert while_streaming < max(0.1, 8 * before)
+
+
+def test_a_second_process_that_would_run_turns_is_refused(upstream: Upstream) -> None:
     """With `memory://` there is one; the sentence says what to do. The first one does not notice."""
-    with on_store_of(pair.stream, upstream, server={"role": "stream", "port": 0}) as second:
+    with (
+        Service(upstream) as first,
+        on_store_of(first, upstream, server={"role": "stream", "port": 0}) as second,
+    ):
         code, said = second.refuses_to_start()
-    assert code == 2
-    assert "runs turns on" in said
-    assert 'server.role = "api"' in said
-    assert "Traceback" not in said
-    stream = pair.stream.stream("drip 3")
-    stream.read_to_end(10)
-    assert stream.of("completion")[0]["status"] == "complete"
+        assert code == 2
+        assert "runs turns on" in said
+        assert 'server.role = "api"' in said
+        assert "Traceback" not in said
+        stream = first.stream("drip 3")
+        stream.read_to_end(10)
+        assert stream.of("completion")[0]["status"] == "complete"
 
 
 RUNGS = {"tool": 20, "turn": 25, "request": 26, "drain": 27, "shutdown": 28, "kill": 30,

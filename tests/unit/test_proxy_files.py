@@ -113,6 +113,18 @@ def test_the_shipped_files_are_right() -> None:
     assert any("proxy_read_timeout" in finding.what for finding in nginx)
 
 
+def test_the_role_that_a_manifest_gives_counts(tmp_path: Path) -> None:
+    """Any number of `api` processes is right; a rolling update that begins with a second process that runs turns is not."""
+    role = "replicas: 3\n  template:", "image: earlybyte\n          env: [{name: EARLYBYTE_SERVER__ROLE, value: api}]"
+    three = DEPLOYMENT.replace("replicas: 1\n  template:", role[0]).replace("image: earlybyte", role[1])
+    assert not wrong(check_text("kubernetes", three, tmp_path))
+    assert not [one for one in check_text("kubernetes", three, tmp_path) if "rolling update" in one.what]
+    assert [one for one in check_text("kubernetes", DEPLOYMENT, tmp_path) if "rolling update" in one.what]
+    scaled = COMPOSE.replace("2m40s", "2m40s, scale: 3, environment: [EARLYBYTE_SERVER__ROLE=%s]")
+    assert not wrong(check_text("compose", scaled % "api", tmp_path))
+    assert wrong(check_text("compose", scaled % "stream", tmp_path))
+
+
 @pytest.mark.parametrize("name", BAD_NGINX)
 def test_a_fault_in_nginx_is_named(name: str, tmp_path: Path) -> None:
     """One fault put into a good file is named, with its mend, and nothing else is."""

@@ -95,7 +95,9 @@ def _workload(where: str, document: dict[str, Any], settings: Settings) -> Itera
     yield from _probes(where, ours)
     replicas = _at(document, "spec", "replicas")
     if isinstance(replicas, int):
-        yield from _replicas(where, "spec.replicas", replicas, settings)
+        yield from _replicas(where, "spec.replicas", replicas, _role(ours, settings), settings)
+    if document.get("kind") == "Deployment":
+        yield from _surge(where, document["spec"], _role(ours, settings), settings)
     yield from _workers(where, ours)
 
 
@@ -166,7 +168,7 @@ def _service(where: str, service: dict[str, Any], settings: Settings) -> Iterato
     yield _grace(where, "stop_grace_period", grace, settings.timeouts, before=0.0, stated=stated is not None)
     for name, value in (("scale", service.get("scale")), ("deploy.replicas", _at(service, "deploy", "replicas"))):
         if isinstance(value, int):
-            yield from _replicas(where, name, value, settings)
+            yield from _replicas(where, name, value, _role(service, settings), settings)
     if service.get("stop_signal") in ("SIGKILL", "KILL", 9):
         yield wrong(where, "stop_signal is SIGKILL: every stream is cut", "Take it out; SIGTERM drains.")
     yield from _workers(where, service)
@@ -197,8 +199,33 @@ def _grace(where: str, name: str, grace: float | None, timeouts: Timeouts, *, be
     return ok(where, f"{shown}{left}")
 
 
-def _replicas(where: str, name: str, count: int, settings: Settings) -> Iterator[Finding]:
-    if count > 1 and settings.turn_log.url.startswith("memory:") and settings.server.role != "api":
+def _role(container: dict[str, Any], settings: Settings) -> str:
+    """The `server.role` that it is started with."""
+    environment = container.get("environment") or container.get("env") or []
+    if isinstance(environment, dict):
+        stated = environment.get("EARLYBYTE_SERVER__ROLE")
+    else:
+        # Kubernetes writes {name, value}, compose NAME=value.
+        entries = [f"{e.get('name')}={e.get('value')}" if isinstance(e, dict) else str(e) for e in environment]
+        stated = dict(entry.partition("=")[::2] for entry in entries).get("EARLYBYTE_SERVER__ROLE")
+    return str(stated or settings.server.role)
+
+
+def _surge(where: str, spec: dict[str, Any], role: str, settings: Settings) -> Iterator[Finding]:
+    strategy = spec.get("strategy") or {}
+    surge = _at(strategy, "rollingUpdate", "maxSurge")
+    if role == "api" or not settings.turn_log.url.startswith("memory:"):
+        return
+    if _at(strategy, "type") != "Recreate" and surge not in (0, "0", "0%"):
+        yield note(
+            where,
+            "a rolling update starts the new pod beside the old one, and with memory:// only one process can run turns",
+            "strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}",
+        )
+
+
+def _replicas(where: str, name: str, count: int, role: str, settings: Settings) -> Iterator[Finding]:
+    if count > 1 and settings.turn_log.url.startswith("memory:") and role != "api":
         yield wrong(
             where,
             f"{name} = {count} with turn_log.url = memory://: a viewer may reach a process that does not run its turn",

@@ -228,7 +228,7 @@ async def _send_viewers_away(service: Service) -> None:
         for viewer in leaving:
             if leaves_at.setdefault(viewer, now + random.uniform(0, spread)) <= now and not viewer.subscription.log.ended:  # noqa: S311
                 viewer.end("draining")
-            stuck = viewer.sending_since is not None and monotonic() - viewer.sending_since > _STUCK_SECONDS
+            stuck = viewer.stuck_for(monotonic()) > _STUCK_SECONDS
             if now > give_up_at + 1.0 or (stuck and leaves_at.get(viewer, now) < now):
                 viewer.abort("drain", service.parts.settings.timeouts.drain)
         await anyio.sleep(0.05)

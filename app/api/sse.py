@@ -77,7 +77,7 @@ class TurnStream(FrameResponse):
         try:
             await self.start(scope, send)
             listener = asyncio.get_running_loop().create_task(self._listen(receive))
-            viewer.bind(asyncio.current_task(), write)
+            viewer.bind(asyncio.current_task(), write, send_frame)
             while (piece := viewer.next()) is not None:
                 if piece:
                     with viewer.sending():

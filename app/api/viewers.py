@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 import anyio
 import structlog
+from starlette.types import Send
 
+from app.api.transport import untaken
 from app.clock import monotonic
 from app.config import Limits
 from app.errors import EarlybyteError
@@ -76,10 +78,13 @@ class Viewer:
         "_born",
         "_lag_best",
         "_lag_since",
+        "_left",
         "_max_age",
         "_ping_after",
         "_ping_due",
         "_rest",
+        "_send",
+        "_taken_at",
         "_task",
         "_unfinished",
         "_waiter",
@@ -131,7 +136,11 @@ class Viewer:
         self._woken = False
         self._task: asyncio.Task[object] | None = None
         self._lag_since = 0.0
-        self._lag_best = 0
+        self._lag_best = (0, 0)
+        # Bytes that the peer has not taken yet, where that can be known, and when it last took some of this write.
+        self._send: Send | None = None
+        self._left: int | None = None
+        self._taken_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Viewer {self.subscription} {self.closing or ''}>"
@@ -158,7 +167,7 @@ class Viewer:
             pending = writing.send(None)
         except StopIteration:
             self.last_byte = monotonic()
-            return not self._rest and self.closing is None
+            return not self._rest and self.closing is None and self.subscription.behind == 0
         except Exception as error:
             self._unfinished = _failed(error)
             return False
@@ -189,6 +198,7 @@ class Viewer:
         if self.closing != "lagging":
             frames = self.subscription.take()
             if frames:
+                self._ping_due = False
                 return self._written(frames)
         if self.closing is not None:
             return self._goodbye(self.closing)
@@ -236,7 +246,8 @@ class Viewer:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Around one write: the ticker watches how long it takes."""
-        self.sending_since = monotonic()
+        self.sending_since = self._taken_at = monotonic()
+        self._left = None
         try:
             yield
         finally:
@@ -244,11 +255,18 @@ class Viewer:
             self.sending_since = None
 
     def bind(
-        self, task: asyncio.Task[object] | None, write: Callable[[bytes], Coroutine[Any, Any, None]] | None = None
+        self,
+        task: asyncio.Task[object] | None,
+        write: Callable[[bytes], Coroutine[Any, Any, None]] | None = None,
+        send: Send | None = None,
     ) -> None:
-        """The task that writes, which an abort interrupts; with `write`, `wake` may write while that task waits."""
+        """The task that writes, which an abort interrupts; with `write`, `wake` may write while that task waits.
+
+        `send` is the server's own, which may show how much the peer has taken: one that takes little is slow, not stuck.
+        """
         self._task = task
         self._write = write
+        self._send = send
 
     # -- the ticker's side
 
@@ -261,7 +279,7 @@ class Viewer:
     def tick(self, now: float, timeouts: Timeouts) -> None:
         """Look after this viewer."""
         if self.sending_since is not None:
-            if now - self.sending_since > timeouts.viewer_write:
+            if self.stuck_for(now) > timeouts.viewer_write:
                 self.abort("viewer_write", timeouts.viewer_write)
             else:
                 self._watch_lag(now)
@@ -269,16 +287,26 @@ class Viewer:
         self._lag_since = 0.0
         if now - self._born > self._max_age:
             self.end("rotated")
-        elif now - self.last_byte >= self._ping_after and not self._ping_due:
+        elif now - self.last_byte >= self._ping_after:
             self._ping_due = True
             self.wake()
+
+    def stuck_for(self, now: float) -> float:
+        """For how many seconds the peer has taken nothing of a write that waits for it."""
+        if self.sending_since is None:
+            return 0.0
+        left = untaken(self._send)
+        if left is not None and self._left is not None and left < self._left:
+            self._taken_at = now
+        self._left = left
+        return now - self._taken_at
 
     def _watch_lag(self, now: float) -> None:
         behind = self.subscription.behind
         if behind <= LAG_EVENTS and self.subscription.bytes_behind <= LAG_BYTES:
             self._lag_since = 0.0
-        elif not self._lag_since or behind < self._lag_best:
-            self._lag_since, self._lag_best = now, behind
+        elif not self._lag_since or (behind, self._left or 0) < self._lag_best:
+            self._lag_since, self._lag_best = now, (behind, self._left or 0)
         elif now - self._lag_since > LAG_SECONDS:
             # Told after the write that is under way; where that does not end, `viewer_write` ends it.
             self.closing = "lagging"

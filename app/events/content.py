@@ -150,14 +150,16 @@ class TurnContent:
                 self.output_tokens += event.output_tokens
             case Completion():
                 self.terminal = to_fields(event)
-                if event.replaced:
-                    self.replace_text(event.text or "")
+                if event.replaced and event.text is not None:
+                    self.replace_text(event.text)
             case Error():
                 self.terminal = to_fields(event)
 
     def replace_text(self, text: str) -> None:
-        """Put `text` in the place of the whole answer (E2); tools and extras stay, after no text."""
+        """Put `text` in the place of the answer and the thoughts behind it (E2); tools and extras stay, after no text."""
         self.blocks = [_Block(1, text)] if text else []
+        self.reasoning = []
+        self._reasoning_mark = (0, 0)
         self.chars = len(text)
         for entry in (*self.tools.values(), *self.extras, *self.approvals.values()):
             entry["after_block"] = 0

@@ -11,7 +11,7 @@ from typing import Literal
 
 from app.clock import monotonic
 from app.events.content import TurnContent
-from app.events.envelope import event_id
+from app.events.envelope import event_id, frame
 
 Status = Literal["queued", "running", "waiting", "done"]
 KEEP_SECONDS = 900.0
@@ -30,6 +30,8 @@ class TurnLog:
         self.status: Status = "queued"
         self.floor = content.last_seq
         self._replaced = 0
+        # What a viewer of a replaced answer gets before its completion, where that has no room for the text.
+        self.revised: bytes | None = None
         self.ended = False
         self.ended_at: float | None = None
         self.position: int | None = None
@@ -106,18 +108,27 @@ class TurnLog:
         self.ended_at = monotonic()
         self.wake()
 
-    def drop_before_last(self) -> None:
-        """Forget all but the newest frame, a completion that replaced the answer (E2); later viewers get a snapshot."""
+    def revision(self) -> bytes:
+        """A snapshot of now, as a frame."""
+        return frame(self.snapshot(), self.last_id)
+
+    def drop_before_last(self, revised: bytes | None = None) -> None:
+        """Forget all but the newest frame, a completion that replaced the answer (E2); later viewers get a snapshot.
+
+        Those who watch get `revised` before it, if there is one.
+        """
         if self._frames:
             self._replaced = self.last_seq
+            self.revised = revised
             newest = self._frames[-1]
             self.floor = self.last_seq - 1
             self._frames = [newest]
-            self.size = len(newest) + _FRAME_OVERHEAD
+            self.size = len(newest) + _FRAME_OVERHEAD + len(revised or b"")
 
     def forget_frames(self) -> None:
         """Drop every frame: later readers get a snapshot."""
         self.floor = self.last_seq
+        self.revised = None
         self._frames = []
         self.size = 0
 
@@ -127,6 +138,7 @@ class TurnLog:
             kept -= len(self._frames[gone]) + _FRAME_OVERHEAD
             gone += 1
         del self._frames[:gone]
+        self.revised = None
         self.floor += gone
         self.size = kept
 

@@ -30,6 +30,7 @@ class Subscription:
         self._wake: Callable[[], None] | None = None
         self._position: int | None = None
         self.snapshots = 0
+        self._revised = False
         seq = 0 if cursor is None else seq_of(cursor, turn_id=log.turn_id, epoch=log.epoch)
         self._seq = -1 if from_snapshot or seq is None or not log.attachable_from <= seq <= log.last_seq else seq
 
@@ -78,6 +79,10 @@ class Subscription:
         A list that begins with a snapshot holds only that: it may be large and is written in pieces (F4).
         """
         log = self._log
+        if log.revised is not None and 0 <= self._seq < log.attachable_from and not self._revised:
+            self._revised = True
+            self._seq = log.attachable_from - 1
+            return [log.revised]
         if self._seq < log.floor:
             self._seq = log.last_seq
             return [self._snapshot()]

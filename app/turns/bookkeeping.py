@@ -149,7 +149,7 @@ class Bookkeeping:
             role="assistant",
             status=status,  # type: ignore[arg-type]  # one of the four
             text=text,
-            content={**content.to_document(), "terminal": to_fields(ending)},
+            content=content.to_document(),
             model_messages=transcript or None,
             created_at=ending.ts,
         )

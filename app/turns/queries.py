@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from app.events import codec
 from app.events.content import TurnContent
+from app.events.envelope import fit
+from app.events.types import Event
 from app.store import journal, messages, turns
 from app.store.engine import Connection
 from app.store.journal import Entry
@@ -91,6 +94,10 @@ def _log_of_stored(row: TurnRow, reply: messages.Message | None) -> TurnLog:
         message_id=row.message_id,
         profile=row.profile,
     )
+    if content.terminal is not None:
+        # The row has it with the whole text, which the blocks have, too.
+        ending = codec.from_fields(content.terminal)
+        content.terminal = codec.to_fields(fit(ending)[0]) if isinstance(ending, Event) else content.terminal
     log = TurnLog(content)
     log.end()
     return log

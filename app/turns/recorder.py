@@ -106,11 +106,16 @@ class Recorder:
     def append_ending(self, ending: Terminal) -> None:
         """Put the numbered ending into the log; an answer that was replaced takes the log before it away (E2)."""
         [shown] = fit(ending)
+        revision: bytes | None = None
+        if isinstance(ending, Completion) and ending.replaced:
+            self.content.replace_text(ending.text or "")
+            # A text that its completion has no room for comes before it, as a snapshot without an ending.
+            revision = self.log.revision() if isinstance(shown, Completion) and shown.text is None else None
         self.content.apply(ending)
         self.content.terminal = to_fields(shown)
         self.log.append(numbered_frame(self._id_prefix, ending.seq, encode(shown)))
         if isinstance(ending, Completion) and ending.replaced:
-            self.log.drop_before_last()
+            self.log.drop_before_last(revision)
         self.log.wake()
 
     # -- the journal

@@ -18,6 +18,7 @@ import anyio.abc
 from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from app import bootstrap
 from app.api import openapi, problems
@@ -42,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
             await bootstrap.drain(service)
             group.cancel_scope.cancel()
 
-    app = FastAPI(
+    app = _Application(
         title="Earlybyte",
         version="0.1.0",
         summary="Turns of tool-using agents, streamed as typed events.",
@@ -73,6 +74,17 @@ def create_app(settings: Settings) -> FastAPI:
         )
     openapi.install(app)
     return app
+
+
+class _Application(FastAPI):
+    """Keeps the server's own `send`: the layers above a route only watch for the start of the answer, and a stream's frames
+    go past them.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the lifespan."""
+        scope["earlybyte.send"] = send
+        await super().__call__(scope, receive, send)
 
 
 class _drain_before_stop:  # noqa: N801 - used as a context manager function

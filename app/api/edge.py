@@ -34,8 +34,6 @@ class Edge:
             await self._app(scope, receive, send)
             return
         scope["earlybyte.began"] = monotonic()
-        # The layers between here and a route only watch for the start of the answer; a stream's frames go past them.
-        scope["earlybyte.send"] = send
         connection = HTTPConnection(scope)
         try:
             self._service().gate.check_origin_of_open_service(connection)

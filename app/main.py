@@ -17,11 +17,11 @@ import anyio
 import anyio.abc
 from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from app import bootstrap
 from app.api import openapi, problems
+from app.api.cors import ExactOrigins
 from app.api.edge import Edge
 from app.api.routes import conversations, demo, docs, events, health, messages, session, turns
 from app.config import Settings
@@ -48,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
         version="0.1.0",
         summary="Turns of tool-using agents, streamed as typed events.",
         lifespan=lifespan,
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
@@ -65,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     if settings.server.cors_origins:
         app.add_middleware(
-            CORSMiddleware,
+            ExactOrigins,
             allow_origins=list(settings.server.cors_origins),
             allow_credentials=True,
             allow_methods=["GET", "POST", "PUT", "DELETE"],

@@ -57,6 +57,10 @@ def _answer(event: HookEvent, name: str, what: str) -> Any:
             return Deny(words(event.node))
         case "replace":
             return REPLACEMENTS[event.node]
+        case "replace long":
+            return Replace(text="long " * 20_000)
+        case "deny long":
+            return Deny("long " * 20_000)
         case "rubbish":
             return {"deny": SECRET}
         case "wrong":

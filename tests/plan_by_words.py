@@ -1,8 +1,8 @@
 """A plan for the scripted upstream in which the user's own words say what the model does.
 
 `hang` begins and never ends; `silent` sends headers only; `status 401` refuses; `call NAME {…}` asks for one tool and then
-says "done"; `big 300000` says that many characters in pieces of 8,192, and `wide 20` so many pieces of 60,000 with pauses;
-`drip 40` says so many short words with pauses; anything else is answered by "Hello world".
+says "done"; `big 300000` says that many characters in pieces of 8,192, `lump 400000` in one, and `wide 20` so many pieces of 60,000 with
+pauses; `drip 40` says so many short words with pauses; anything else is answered by "Hello world".
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ def by_words(request: Request) -> Script:
             return use(("call_1", name, json.loads(arguments or "{}")))
         case "big":
             return _pieces("0123456789abcdef" * 512, int(rest))
+        case "lump":
+            return [Text("0123456789abcdef" * (int(rest) // 16)), Pause(1.2), Text("end"), Finish()]
+        case "nul":
+            return say("a\x00b", "\x00 c")
         case "wide":
             return _paced([WIDE] * int(rest), 0.01)
         case "drip":

@@ -102,7 +102,7 @@ class Gate:
             raise Forbidden("Without API keys this service answers only to this machine.")
         headers = connection.headers
         host = headers.get("host", "")
-        if not is_loopback(_name(host)):
+        if not is_loopback(_name(host)) or len(headers.getlist("host")) > 1:
             raise Forbidden("Without API keys this service answers only to a loopback host name.")
         if any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers):
             raise Forbidden("Without API keys this service does not answer through a proxy.")

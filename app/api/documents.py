@@ -35,14 +35,14 @@ def message(row: Message, *, reaction: str | None = None, html: str | None = Non
         "turn_id": row.turn_id,
         "role": row.role,
         "status": row.status,
-        "text": row.text,
+        "text": _text(row),
         "blocks": [],
         "tools": [],
         "extras": [],
         "created_at": row.created_at,
     }
     if row.role == "user":
-        document["blocks"] = [{"block": 1, "text": row.text}] if row.text else []
+        document["blocks"] = [{"block": 1, "text": document["text"]}] if row.text else []
         document["parts"] = row.content.get("parts", [])
     else:
         wanted = ("blocks", "tools", "extras", "reasoning", "approvals", "terminal", "usage")
@@ -52,6 +52,15 @@ def message(row: Message, *, reaction: str | None = None, html: str | None = Non
     if html is not None:
         document["html"] = html
     return document
+
+
+def _text(row: Message) -> str:
+    """The text as it was shown: a text column cannot hold every character, but the content beside it can."""
+    if "\ufffd" not in row.text or row.status == "apology":
+        return row.text
+    if row.role == "user":
+        return "\n\n".join(str(part["text"]) for part in row.content.get("parts", []) if part.get("type") == "text")
+    return "".join(block["text"] for block in row.content.get("blocks", []))
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

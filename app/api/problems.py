@@ -168,13 +168,19 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         return for_error(error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        refusal = await _refusal(request)
+        if refusal is not None:
+            return refusal
         errors = [{"field": _field(one), "message": _plain(one)} for one in error.errors()]
         first = errors[0]
         return problem(422, "invalid_request", f"{first['field'] or 'body'}: {first['message']}.", errors=errors)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
+        refusal = await _refusal(request) if error.status_code == 400 else None
+        if refusal is not None:
+            return refusal
         if error.status_code == 400:
             # The framework's word for a body that it cannot decode.
             return problem(422, "invalid_request", "body: it is not valid JSON.")
@@ -190,6 +196,18 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     async def other(_request: Request, error: Exception) -> Response:
         log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
         return problem(500, "internal", "Something went wrong on our side.")
+
+
+async def _refusal(request: Request) -> Response | None:
+    """The answer to a caller who may not come in, whose body was read before anybody asked who they are (A1)."""
+    path = request.url.path
+    if not path.startswith("/v1/") or path.startswith(("/v1/session", "/v1/schema/")):
+        return None
+    try:
+        await request.app.state.service.gate.authenticate(request)
+    except EarlybyteError as error:
+        return for_error(error)
+    return None
 
 
 def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:

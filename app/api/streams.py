@@ -21,6 +21,7 @@ from app.turns.capacity import OverCapacity
 from app.turns.live import LiveTurn
 from app.turns.queries import FoundTurn
 
+_FORMS: dict[str, Form | None] = {"text/event-stream": "sse", "application/x-ndjson": "ndjson", "application/json": None}
 # How long an unwatched turn with `on_disconnect: cancel` goes on, in seconds (H6).
 GONE_PATIENCE, TOLD_PATIENCE = 10.0, 60.0
 
@@ -35,21 +36,38 @@ class Wish:
     heartbeat: bool
 
 
+def form_of(accept: str) -> Form | None:
+    """The form of a stream that an `Accept` header asks for; None when it asks for JSON, or for anything (H2).
+
+    The highest quality wins; of equals a stream is meant, since other clients do not name one.
+    """
+    quality = dict.fromkeys(_FORMS, 0.0)
+    for entry in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        if kind in quality:
+            stated = next((p.partition("=")[2] for p in parameters if p.replace(" ", "").startswith("q=")), "1")
+            quality[kind] = max(quality[kind], _quality(stated))
+    best = max(quality, key=lambda kind: quality[kind])
+    return _FORMS[best] if quality[best] > 0 else None
+
+
+def _quality(text: str) -> float:
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError:
+        return 1.0
+
+
 async def wish(
-    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    request: Request,
     header: Annotated[str | None, Header(alias="Last-Event-ID", description="A cursor.")] = None,
     last_event_id: Annotated[str | None, Query(description="A cursor, where no header can be set.")] = None,
     from_: Annotated[str | None, Query(alias="from", description="`snapshot`: begin with one.")] = None,
     heartbeat: Annotated[str | None, Query(description="`data`: keep-alives as events, too.")] = None,
 ) -> Wish:
     """What the request says of it: the header wins over the query, and a cursor in it over `from` (R1, R3)."""
-    form: Form | None = None
-    if "text/event-stream" in accept:
-        form = "sse"
-    elif "application/x-ndjson" in accept:
-        form = "ndjson"
     return Wish(
-        form=form,
+        form=form_of(",".join(request.headers.getlist("accept"))),
         cursor=header or last_event_id or None,
         from_snapshot=from_ == "snapshot" and not header,
         heartbeat=heartbeat == "data",

@@ -23,11 +23,11 @@ _SECRET_NAME = re.compile(r"(authorization|cookie|password|passwd|secret|ticket|
 # words of which one must be there (in lower case): to look for those first is ten times as cheap, and lines are many.
 _SECRETS = (
     (("bearer", "basic"), re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]+", re.IGNORECASE)),
-    (("eb_", "ebs_", "ebt_"), re.compile(r"(\beb[st]?_)[0-9A-Za-z]{8,}")),
+    (("eb_", "ebs_", "ebt_"), re.compile(r"(eb[st]?_)[0-9A-Za-z]{16,}")),
     (("sk-",), re.compile(r"(\bsk-)[0-9A-Za-z_-]{8,}")),
     (
         ("ticket=", "key=", "token="),
-        re.compile(r"((?:^|[?&;\s\"'])(?:ticket|key|api_key|token|access_token)=)[^&\s\"'#]+", re.IGNORECASE),
+        re.compile(r"((?:^|%3f|%26|[?&;\s\"'])(?:ticket|key|api_key|token|access_token)=)[^&\s\"'#]+", re.IGNORECASE),
     ),
     (("://",), re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:)[^/\s@\"']+(?=@)", re.IGNORECASE)),
     (("eyj",), re.compile(r"(\beyJ)[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]*")),

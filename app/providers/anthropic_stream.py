@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from app.ids import new_id
 from app.providers.anthropic_request import wire_id
 from app.providers.chunks import Alive, Chunk, Reasoning, StepEnd, Text, ToolCall
 from app.providers.classify import stream_error
@@ -17,7 +16,7 @@ from app.providers.errors import LimitExceeded, ProtocolViolation
 from app.providers.finish import FinishMark
 from app.providers.json_text import decode_json, mend, mend_all
 from app.providers.sse_decoder import ServerEvent
-from app.providers.tool_calls import parse_arguments
+from app.providers.tool_calls import parse_arguments, usable_id
 
 _ALIVE = Alive()
 _OWN_EVENTS = frozenset(
@@ -240,9 +239,7 @@ class AnthropicStep:
         given = block.start.get("input")
         arguments = mend_all(given) if isinstance(given, dict) and not words.strip() else parse_arguments(words)
         arguments = arguments if name else None
-        call_id = mend(_text(block.start.get("id")))
-        if not call_id or any(call.id == call_id for call in calls):
-            call_id = new_id("call")
+        call_id = usable_id(mend(_text(block.start.get("id"))), {call.id for call in calls})
         calls.append(ToolCall(call_id, name or "unnamed", arguments))
         return {"type": "tool_use", "id": wire_id(call_id), "name": name or "unnamed", "input": arguments or {}}
 

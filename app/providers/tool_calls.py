@@ -7,12 +7,21 @@ repair: what is not a JSON object in the end runs nothing (X3).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from app.ids import new_id
 from app.providers.chunks import ToolCall
 from app.providers.errors import LimitExceeded
 from app.providers.json_text import decode_json, encode_json, mend, mend_all
+
+# An id goes into every event of its call; providers use some thirty characters.
+_ID_CHARS = 200
+
+
+def usable_id(given: str, used: Collection[str]) -> str:
+    """The id that a provider gave, or one of ours where it gave none, one that is `used`, or one without measure."""
+    return given if 0 < len(given) <= _ID_CHARS and given not in used else new_id("call")
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
@@ -122,13 +131,13 @@ class CallAssembler:
             seen.append(call)
 
     def finished(self) -> tuple[ToolCall, ...]:
-        """All calls, with ids that are unique; made up where the provider gave none or gave one twice."""
+        """All calls, with ids that are unique; made up where the provider gave none, one twice, or one without measure."""
         used: set[str] = set()
         calls = []
         for call in self._calls:
             if call.empty():
                 continue
-            call_id = call.id if call.id and call.id not in used else new_id("call")
+            call_id = usable_id(call.id, used)
             used.add(call_id)
             # A call without a name cannot be run, whatever its arguments say.
             calls.append(ToolCall(call_id, call.name or "unnamed", parse_arguments(call.text) if call.name else None))

@@ -6,11 +6,11 @@ The answer is a value (`Admitted`) or a refusal that leaves nothing behind. Noth
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
-import msgspec
 import structlog
 
 from app.clock import now_ms
@@ -97,8 +97,20 @@ class Admitted:
 
 def body_hash(conversation_id: str, body: Any) -> str:
     """SHA-256 of a request: the body as canonical JSON, so that spelling does not matter, and the conversation."""
-    canonical = msgspec.json.encode([conversation_id, body], order="deterministic")
-    return hashlib.sha256(canonical).hexdigest()
+    canonical = json.dumps([conversation_id, _as_numbers(body)], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _as_numbers(value: Any) -> Any:
+    """The same JSON value with 1.0 as 1: they are one number."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {key: _as_numbers(one) for key, one in value.items()}
+        case list():
+            return [_as_numbers(one) for one in value]
+    return value
 
 
 async def admit(request: TurnRequest, parts: Parts, supervisor: Supervisor) -> Admitted:
@@ -179,7 +191,7 @@ class _Admission:
                 # On record, so that a crash in between does not bring it back, and other processes know.
                 await turns.request_cancel(conn, turn_id)
         user = None if request.anonymous else (request.tenant, request.user_id)
-        self._supervisor.check_capacity(user=user, address=request.address)
+        self._supervisor.check_capacity(user=user, address=request.address, leaving=interrupted)
         row = TurnRow(
             id=new_id("turn"),
             conversation_id=request.conversation_id,

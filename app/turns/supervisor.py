@@ -6,7 +6,7 @@ conversation is busy holds up nobody else's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -107,19 +107,26 @@ class Supervisor:
         mine = [t for t in self._turns.values() if t.row.conversation_id == conversation_id and t.open]
         return sorted(mine, key=lambda turn: turn.row.place)
 
-    def check_capacity(self, *, user: tuple[str, str] | None, address: str) -> None:
+    def check_capacity(self, *, user: tuple[str, str] | None, address: str, leaving: Collection[LiveTurn] = ()) -> None:
         """Nothing, when a further turn fits (H5); `user` is None for the keyless local user.
+
+        `leaving` are turns that are cancelled for the sake of the new one; their places are free.
 
         Raises:
             app.turns.capacity.OverCapacity: it does not; says for whom, and when to come again.
         """
-        turns = [turn for turn in self._turns.values() if turn.open]
+        turns = [turn for turn in self._turns.values() if turn.open and turn not in leaving]
         of_user = sum((t.row.tenant, t.row.user_id) == user for t in turns) if user is not None else 0
         of_address = sum(t.address == address for t in turns) if user is not None else 0
         limits = self._parts.settings.limits
-        room = limits.turns - self._occupied()
+        room = limits.turns - self._occupied() + sum(turn.id in self._running for turn in leaving)
         capacity.check(
-            limits, waiting=len(self._waiting), room=room, of_user=of_user, of_address=of_address, recent=self._recent
+            limits,
+            waiting=sum(turn not in leaving for turn in self._waiting),
+            room=room,
+            of_user=of_user,
+            of_address=of_address,
+            recent=self._recent,
         )
 
     def _occupied(self) -> int:

@@ -133,6 +133,16 @@ def test_interrupt_cancels_the_open_turn_first(service: Service) -> None:
     assert history == [("user", "complete"), ("assistant", "cancelled"), ("user", "complete"), ("assistant", "complete")]
 
 
+def test_the_turn_that_is_interrupted_takes_no_place(service: Service, opened: list[tuple[str, str | None]]) -> None:
+    """A user at the cap may interrupt: the new turn comes for the old one (H4, H5)."""
+    conversation = service.conversation()
+    for where in (conversation, None, None):
+        _hang(service, opened, where)
+    assert service.post("hello").status == 429
+    turn = service.start_turn("hello", conversation, on_busy="interrupt")
+    assert service.settled(turn)["terminal"]["status"] == "complete"
+
+
 def test_a_turn_that_waits_for_an_approval_is_open(service: Service, opened: list[tuple[str, str | None]]) -> None:
     """Its conversation is busy (H4), and `active` shows it as `waiting` (section 1)."""
     conversation = service.conversation()

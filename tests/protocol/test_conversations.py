@@ -352,7 +352,7 @@ def test_an_unknown_profile_is_404(service: Service) -> None:
         ("GET", "/v1/turns/turn_1/cancel", "POST"),
         ("GET", "/v1/messages/msg_1/reaction", "DELETE, PUT"),
         ("GET", "/v1/session", "DELETE, POST"),
-        ("POST", "/livez", "GET"),
+        ("POST", "/livez", "GET, HEAD"),
         ("PROPFIND", "/v1/turns/turn_1", "GET"),
     ],
 )

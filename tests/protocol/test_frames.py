@@ -143,6 +143,17 @@ def test_no_frame_is_larger_than_64_kib(service: Service) -> None:
     assert completion["chars"] == len(WIDE) * 5
 
 
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
+def test_a_large_delta_reaches_who_watches_at_once(service: Service, accept: str) -> None:
+    """What comes in one piece and fills many frames is there before the next event, keep-alives go on, and the end comes."""
+    stream = service.stream("lump 400000", accept=accept)
+    stream.wait_for(lambda s: sum(len(event["text"]) for event in s.of("text_delta")) >= 400_000, timeout=10)
+    assert "end" not in stream.of("text_delta")[-1]["text"]
+    stream.read_to_end()
+    assert len(stream.text) == 400_003
+    assert stream.types[-1] == "stream_end"
+
+
 def test_a_large_snapshot_comes_whole(service: Service) -> None:
     """A snapshot may have 4 MiB and is written in pieces with nothing between, keep-alives neither (F4, F5)."""
     turn = service.start_turn("big 3000000")
@@ -167,6 +178,28 @@ def test_a_snapshot_over_4_mib_loses_its_oldest_and_says_so(service: Service) ->
     assert snapshot["truncated"] is True
     assert len(snapshot.raw) <= 4 << 20
     assert snapshot["terminal"]["type"] == "completion"
+
+
+def test_a_snapshot_of_a_stored_message_is_that_of_the_turn(upstream: Upstream) -> None:
+    """Whether the log is still in memory makes no difference: the same blocks, the same ending, nothing cut without need."""
+    with Service(upstream, config={"limits": {"answer_chars": 8_000_000}}) as running:
+        turn = running.start_turn("lump 2400000")
+        running.settled(turn)
+        before = running.attach(turn, query="?from=snapshot").read_to_end().events[0]
+        running.stop()
+        running.start()
+        after = running.attach(turn, query="?from=snapshot").read_to_end().events[0]
+    assert {k: v for k, v in after.json.items() if k != "ts"} == {k: v for k, v in before.json.items() if k != "ts"}
+    assert "truncated" not in after.json
+    assert sum(len(block["text"]) for block in after["blocks"]) == 2_400_003
+
+
+def test_the_history_has_every_character_that_was_shown(service: Service) -> None:
+    """Also U+0000, which a text column of PostgreSQL cannot hold."""
+    conversation = service.conversation()
+    stream = service.stream("nul", conversation).read_to_end()
+    assert stream.text == "a\x00b\x00 c"
+    assert [message["text"] for message in service.messages(conversation)] == ["nul", stream.text]
 
 
 # -- keep-alives (F5)

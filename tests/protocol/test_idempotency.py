@@ -66,10 +66,10 @@ def test_a_repeat_attaches_to_the_same_turn_and_starts_nothing(service: Service,
 
 
 def test_the_same_json_in_another_spelling_is_the_same_body(service: Service, key: str) -> None:
-    """Order of keys, whitespace and escapes do not matter: bodies are compared as JSON (H3)."""
+    """Order of keys, whitespace, escapes and the spelling of numbers do not matter: bodies are compared as JSON (H3)."""
     conversation = service.conversation()
     first = _post(service, conversation, b'{"input":"caf\xc3\xa9","metadata":{"a":1,"b":[true,null]}}', key)
-    again = _post(service, conversation, b' { "metadata" : {"b": [true , null], "a" : 1}, "input" : "caf\\u00e9" }\n', key)
+    again = _post(service, conversation, b' { "metadata" : {"b": [true , null], "a" : 1.0}, "input" : "caf\\u00e9" }\n', key)
     assert (first.status, again.status) == (202, 202)
     assert again.json["turn_id"] == first.json["turn_id"]
     service.settled(first.json["turn_id"])
@@ -81,15 +81,17 @@ def test_the_same_json_in_another_spelling_is_the_same_body(service: Service, ke
         {"input": "hello!"},
         {"input": "hello", "profile": "anthropic"},
         {"input": "hello", "metadata": {}},
+        {"input": "hello", "metadata": {"n": True}},
         {"input": "hello", "on_busy": "enqueue"},
         {"input": [{"type": "text", "text": "hello"}]},
     ],
-    ids=["input", "profile", "metadata", "on_busy", "parts"],
+    ids=["input", "profile", "metadata", "true", "on_busy", "parts"],
 )
 def test_another_body_under_the_same_key_is_409(service: Service, key: str, other: dict[str, object]) -> None:
     """409 `idempotency_key_reused`, whatever differs (H3)."""
     conversation = service.conversation()
-    first = _post(service, conversation, {"input": "hello"}, key)
+    same = {"metadata": {"n": 1}} if other.get("metadata") else {}
+    first = _post(service, conversation, {"input": "hello", **same}, key)
     refused = _post(service, conversation, other, key)
     assert (refused.status, refused.code) == (409, "idempotency_key_reused")
     service.settled(first.json["turn_id"])

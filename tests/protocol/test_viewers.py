@@ -152,6 +152,24 @@ def test_a_viewer_that_is_slow_but_takes_something_is_not_dropped(service: Servi
     assert len(data) > len(WIDE) * 12
 
 
+def test_slow_is_not_stuck_however_long_a_write_takes(service: Service) -> None:
+    """On a line of 14 KB/s one write takes longer than `viewer_write`, and the peer takes some of it all the time."""
+    turn = service.start_turn("wide 12")
+    service.settled(turn)
+    with contextlib.closing(socket.socket()) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", service.port))
+        sock.sendall(f"GET /v1/turns/{turn}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        begun = time.monotonic()
+        while time.monotonic() - begun < 8:
+            assert sock.recv(1400)
+            time.sleep(0.1)
+        assert "viewer_write" not in service.log().rpartition(turn)[2]
+        assert _viewers(service) == 1
+    wait_until(lambda: _viewers(service) == 0, what="the going of the slow viewer")
+
+
 @pytest.mark.slow
 def test_an_unwatched_turn_is_cancelled_only_where_that_was_asked_for(upstream: Upstream) -> None:
     """`on_disconnect: cancel`: 10 s after the last viewer has gone, not while one is left, not before the first (H6).

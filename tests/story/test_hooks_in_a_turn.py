@@ -518,3 +518,21 @@ def assert_taken_back_after_a_crash(service: Service, stream: Stream) -> None:
     assert late.types[0] == "snapshot"
     assert late.events[0]["blocks"] == [{"block": 1, "text": "replaced answer"}]
     assert ANSWER.encode() not in late.raw
+
+
+@pytest.mark.parametrize("what", ["replace long", "deny long"])
+def test_a_long_answer_in_the_place_of_another_reaches_who_watches(service: Service, what: str) -> None:
+    """A completion has no room for it: a snapshot with the new text comes before (E2, F4)."""
+    new = "long " * 20_000
+    stream = ask(service, "hello", closed={"after_generation": what})
+    stream.read_to_end()
+    kinds = stream.types
+    assert kinds[kinds.index("snapshot") :] == ["snapshot", "completion", "message_saved", "stream_end"]
+    snapshot, ended = stream.of("snapshot")[0], stream.of("completion")[0]
+    assert "".join(block["text"] for block in snapshot["blocks"]) == new
+    assert "terminal" not in snapshot.json
+    assert (ended["replaced"], ended["chars"], ended.get("text")) == (True, len(new), None)
+    assert snapshot["last_seq"] == (ended.seq or 0) - 1
+    again = service.attach(turn_of(stream)).read_to_end()
+    assert again.types == ["snapshot", "stream_end"]
+    assert "".join(block["text"] for block in again.events[0]["blocks"]) == new

@@ -55,6 +55,16 @@ def test_our_lines_and_foreign_ones_are_json_of_one_form() -> None:
     assert str(ours["timestamp"]).endswith("Z")
 
 
+@pytest.mark.parametrize("sign", ["?", "%3F", "%3f", "&", "%26"])
+@pytest.mark.parametrize("equals", ["=", "%3D", "%3d"])
+def test_a_ticket_is_masked_however_the_client_wrote_its_query(sign: str, equals: str) -> None:
+    """A4: also where it became a part of the path."""
+    ticket = new_secret("ebt")
+    said = mask(f"GET /v1/turns/turn_1/events{sign}ticket{equals}{ticket} 404")
+    assert ticket[4:] not in said
+    assert "/v1/turns/turn_1/events" in said
+
+
 def test_what_is_bound_is_on_every_line_while_it_is_bound() -> None:
     """Lines of a turn are found by its id, also those of libraries."""
     stream = io.StringIO()

@@ -18,12 +18,14 @@ router = APIRouter(tags=["operation"])
 STORE_PATIENCE_SECONDS = 30.0
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", response_model=schemas.Health)
 async def livez() -> dict[str, str]:
     """The process is alive."""
     return {"status": "ok"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", response_model=schemas.Health, responses={503: {"model": schemas.Health, "description": "Not now."}})
 async def readyz(service: Running) -> Response:
     """Able to run a turn: not draining, and the store has not been down for 30 s."""

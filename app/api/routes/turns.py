@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio
@@ -24,7 +24,8 @@ router = APIRouter(tags=["turns"])
 # How long the answer to a cancel waits for the store.
 _CANCEL_SECONDS = 0.25
 Id = Annotated[str, Path(max_length=64)]
-# What is printable of Latin-1, which is what a header can carry.
+_KEY_CHARS = 255
+# What OpenAPI says of it: the printable part of Latin-1, which is what a header can carry as it is.
 _PRINTABLE = r"^[ -~\u00a1-\u00ac\u00ae-\u00ff]{1,255}$"
 IdempotencyKey = Annotated[str | None, Header(json_schema_extra={"pattern": _PRINTABLE})]
 
@@ -49,8 +50,7 @@ async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters o
     """Start a turn, or attach to the one that the same `Idempotency-Key` started before (H1–H6)."""
     service.check_runs_turns()
     _check_input(body, service.parts.settings.limits.input_chars)
-    if idempotency_key is not None and re.search(_PRINTABLE, idempotency_key) is None:
-        raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters.")
+    key = _printable(idempotency_key)
     if wished.form is not None:
         check_room(service, principal, request)
     admitted = await admit(
@@ -65,7 +65,7 @@ async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters o
             on_busy=body.on_busy,
             on_disconnect=body.on_disconnect,
             metadata=body.metadata,
-            idempotency_key=idempotency_key,
+            idempotency_key=key,
             body=body.model_dump(mode="json", exclude_unset=True),
         ),
         service.parts,
@@ -75,6 +75,21 @@ async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters o
         found = await find_turn(admitted.turn_id, principal, service.parts, service.supervisor)
         return attach(service, found, principal, request, wished)
     return _accepted(admitted, service)
+
+
+def _printable(key: str | None) -> str | None:
+    """An `Idempotency-Key`, from UTF-8 where it is that.
+
+    Raises:
+        InvalidRequest: it is empty, too long, or has characters that cannot be printed.
+    """
+    if key is None:
+        return None
+    with suppress(UnicodeDecodeError):
+        key = key.encode("latin-1").decode()
+    if not key.isprintable() or not 1 <= len(key) <= _KEY_CHARS:
+        raise InvalidRequest(f"Idempotency-Key must be 1 to {_KEY_CHARS} printable characters.")
+    return key
 
 
 def _given(body: schemas.NewTurn) -> str | list[dict[str, Any]]:

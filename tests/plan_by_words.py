@@ -1,8 +1,9 @@
 """A plan for the scripted upstream in which the user's own words say what the model does.
 
 `hang` begins and never ends; `silent` sends headers only; `status 401` refuses; `call NAME {…}` asks for one tool and then
-says "done"; `big 300000` says that many characters in pieces of 8,192, `lump 400000` in one, and `wide 20` so many pieces of 60,000 with
-pauses; `drip 40` says so many short words with pauses; anything else is answered by "Hello world".
+says "done"; `big 300000` says that many characters in pieces of 8,192, `lump 400000` in one, and `wide 20` so many pieces of
+60,000 with pauses; `drip 40` says so many short words with pauses; `nul` says U+0000; anything else is answered by
+"Hello world".
 """
 
 from __future__ import annotations

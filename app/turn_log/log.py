@@ -34,6 +34,8 @@ class TurnLog:
         self.revised: bytes | None = None
         self.ended = False
         self.ended_at: float | None = None
+        # Whether the store has its message: then the log may go when room is needed.
+        self.saved = False
         self.position: int | None = None
         self.phase: Literal["model", "tool", "queued", "approval"] = "queued"
         self.phase_since = monotonic()
@@ -208,7 +210,10 @@ class TurnLogs:
         self._logs.pop(turn_id, None)
 
     def sweep(self) -> None:
-        """Drop what is older than 15 minutes after its end, and hold the byte limit, oldest first."""
+        """Drop what is older than 15 minutes after its end, and hold the byte limit, oldest first.
+
+        A turn whose message is stored goes whole, with its content; later readers get a snapshot from the message.
+        """
         now = monotonic()
         for turn_id, log in list(self._logs.items()):
             if log.ended_at is not None and now - log.ended_at > KEEP_SECONDS and log.readers == 0:
@@ -218,4 +223,7 @@ class TurnLogs:
             if total <= self._logs_bytes:
                 return
             total -= log.size
-            log.forget_frames()
+            if log.saved and log.ended and log.readers == 0:
+                del self._logs[log.turn_id]
+            else:
+                log.forget_frames()

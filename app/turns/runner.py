@@ -250,6 +250,7 @@ class _Run:
             self.guards.on_error("store", f"{type(error).__name__}: {error}")
             told = MessageSaveFailed(message_id=message_id, code="internal")
         self.recorder.record_closing(told, journaled=False)
+        self.turn.log.saved = isinstance(told, MessageSaved)
         self.turn.move(State.DONE)
         self.turn.log.end()
         self.turn.settled.set()

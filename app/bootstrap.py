@@ -175,7 +175,12 @@ def _build(
     viewers = Viewers(limits, settings.timeouts)
     metrics.watch(
         viewers=lambda: len(viewers),
-        turns={"running": lambda: supervisor.running, "queued": lambda: supervisor.waiting},
+        behind=lambda: max((viewer.subscription.behind for viewer in viewers), default=0),
+        turns={
+            "queued": lambda: supervisor.waiting,
+            "running": lambda: supervisor.running - supervisor.asking,
+            "waiting": lambda: supervisor.asking,
+        },
         busy=lambda: parts.threads.busy + parts.tool_threads.busy,
         abandoned=lambda: parts.threads.abandoned + parts.tool_threads.abandoned,
         unsaved=lambda: len(parts.unsaved),

@@ -76,6 +76,7 @@ class Viewer:
 
     __slots__ = (
         "_born",
+        "_fresh",
         "_lag_best",
         "_lag_since",
         "_left",
@@ -126,6 +127,7 @@ class Viewer:
         self.sending_since: float | None = None
         self.last_byte = monotonic()
         self._born = self.last_byte
+        self._fresh = True
         self._ping_after = timeouts.keep_alive * random.uniform(0.9, 1.1)  # noqa: S311 - jitter, not a secret
         self._max_age = timeouts.connection_age * random.uniform(0.9, 1.1)  # noqa: S311
         self._ping_due = False
@@ -210,6 +212,9 @@ class Viewer:
         return b""
 
     def _written(self, frames: list[bytes]) -> bytes:
+        if self._fresh:
+            self._fresh = False
+            metrics.first_event_seconds.observe(monotonic() - self._born)
         if self.on_id is not None and frames[-1].startswith(b"id:"):
             self.on_id()
             self.on_id = None

@@ -25,6 +25,9 @@ turn_seconds = Histogram(
 first_text_seconds = Histogram(
     "earlybyte_first_text_seconds", "From the start of a turn to its first text.", buckets=_TURN, registry=registry
 )
+longest_gap_seconds = Histogram(
+    "earlybyte_longest_gap_seconds", "The longest silence between two events of a turn.", buckets=_TURN, registry=registry
+)
 queued_seconds = Histogram(
     "earlybyte_queued_seconds",
     "From a turn's acceptance to its start.",
@@ -38,6 +41,9 @@ tool_seconds = Histogram(
     buckets=(0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
     registry=registry,
 )
+salvaged = Counter(
+    "earlybyte_salvaged", "Turns that ended early with what they had, by reason.", ("reason",), registry=registry
+)
 attempts_restarted = Counter(
     "earlybyte_attempts_restarted", "Model calls that were made again, by reason.", ("reason",), registry=registry
 )
@@ -47,6 +53,9 @@ saves_failed = Counter("earlybyte_saves_failed", "Messages that could not be sav
 # -- streams
 first_byte_seconds = Histogram(
     "earlybyte_first_byte_seconds", "From a request to the early bytes of its stream.", buckets=_QUICK, registry=registry
+)
+first_event_seconds = Histogram(
+    "earlybyte_first_event_seconds", "From the opening of a stream to its first event.", buckets=_QUICK, registry=registry
 )
 attaches = Counter(
     "earlybyte_attaches",
@@ -70,6 +79,7 @@ store_write_seconds = Histogram(
     "earlybyte_store_write_seconds", "From asking for a write to its commit.", buckets=_QUICK, registry=registry
 )
 _open_viewers = Gauge("earlybyte_open_viewers", "Open streams.", registry=registry)
+_behind = Gauge("earlybyte_most_behind_events", "How many events the slowest viewer is behind.", registry=registry)
 _turns = Gauge("earlybyte_turns", "Turns of this process by state.", ("state",), registry=registry)
 _busy = Gauge("earlybyte_busy_threads", "Threads at work for models, agents and tools.", registry=registry)
 _abandoned = Gauge("earlybyte_abandoned_threads", "Threads that ignored their cancel.", registry=registry)
@@ -80,6 +90,7 @@ _log_bytes = Gauge("earlybyte_log_bytes", "Bytes of event logs in memory.", regi
 def watch(
     *,
     viewers: Callable[[], float],
+    behind: Callable[[], float],
     turns: dict[str, Callable[[], float]],
     busy: Callable[[], float],
     abandoned: Callable[[], float],
@@ -88,6 +99,7 @@ def watch(
 ) -> None:
     """Read these whenever somebody asks for the metrics; `turns` are counts by state."""
     _open_viewers.set_function(viewers)
+    _behind.set_function(behind)
     for state, count in turns.items():
         _turns.labels(state).set_function(count)
     _busy.set_function(busy)

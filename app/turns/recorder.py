@@ -42,6 +42,8 @@ class Recorder:
         self._entries: list[Entry] = []
         self.shown = 0
         self.shut = False
+        self.longest_gap_ms = 0
+        self._last_ts = now_ms()
 
     def __repr__(self) -> str:
         return f"<Recorder {self.log.turn_id} seq={self.content.last_seq} unsaved={len(self._entries)}>"
@@ -70,7 +72,9 @@ class Recorder:
         """`_write` for what comes once for each token: it always fits, is always journaled, and is looked at once."""
         content = self.log.content
         event.seq = content.last_seq + 1
-        event.ts = now_ms()
+        event.ts = now = now_ms()
+        self.longest_gap_ms = max(self.longest_gap_ms, now - self._last_ts)
+        self._last_ts = now
         content.apply(event)
         if event.text and type(event) is TextDelta:
             self.shown += 1
@@ -95,6 +99,8 @@ class Recorder:
         """Give an event its place and moment; it must be appended before the next one is numbered."""
         event.seq = self.content.last_seq + 1
         event.ts = now_ms()
+        self.longest_gap_ms = max(self.longest_gap_ms, event.ts - self._last_ts)
+        self._last_ts = event.ts
 
     def append(self, event: Event) -> None:
         """Put a numbered event into the log; readers are woken by `log.wake`."""

@@ -261,7 +261,10 @@ class _Run:
         seconds = monotonic() - (turn.started_at or turn.accepted_at)
         reason = ending.finish_reason if isinstance(ending, Completion) else ending.code
         metrics.turns_ended.labels(status, reason).inc()
+        if status == "partial":
+            metrics.salvaged.labels(reason).inc()
         metrics.turn_seconds.observe(seconds)
+        metrics.longest_gap_seconds.observe(self.recorder.longest_gap_ms / 1000)
         metrics.queued_seconds.observe((turn.started_at or turn.accepted_at) - turn.accepted_at)
         log.info(
             "turn ended",

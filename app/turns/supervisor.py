@@ -90,6 +90,11 @@ class Supervisor:
         """Turns that wait for their conversation or for a run slot."""
         return len(self._waiting)
 
+    @property
+    def asking(self) -> int:
+        """Turns that wait for a person's approval; they are among those that run."""
+        return sum(turn.state is State.WAITING for turn in self._turns.values())
+
     def turns(self) -> Iterable[LiveTurn]:
         """The turns of this process that are not settled."""
         return self._turns.values()

@@ -57,6 +57,26 @@ class TurnContent:
     commentary in order. `outputs` holds the whole result of each tool, which no event carries.
     """
 
+    __slots__ = (
+        "_reasoning_mark",
+        "approvals",
+        "blocks",
+        "chars",
+        "conversation_id",
+        "epoch",
+        "extras",
+        "input_tokens",
+        "last_seq",
+        "message_id",
+        "output_tokens",
+        "outputs",
+        "profile",
+        "reasoning",
+        "terminal",
+        "tools",
+        "turn_id",
+    )
+
     def __init__(
         self, *, turn_id: str, conversation_id: str, message_id: str, profile: str, epoch: int = 1, last_seq: int = 0
     ) -> None:

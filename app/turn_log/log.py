@@ -16,6 +16,8 @@ from app.events.envelope import event_id, frame
 Status = Literal["queued", "running", "waiting", "done"]
 KEEP_SECONDS = 900.0
 _FRAME_OVERHEAD = 64
+# What a log takes besides its frames: its content, which snapshots are made of.
+_LOG_OVERHEAD = 4096
 
 
 class TurnLog:
@@ -24,6 +26,25 @@ class TurnLog:
     `floor` is the smallest seq that still works as a cursor: the frame after it is here. `ended` says that no frame will
     follow. `position` is the place in the queue while the turn waits.
     """
+
+    # Thousands of them are kept for a quarter of an hour.
+    __slots__ = (
+        "_frames",
+        "_readers",
+        "_replaced",
+        "content",
+        "ended",
+        "ended_at",
+        "floor",
+        "max_bytes",
+        "phase",
+        "phase_since",
+        "position",
+        "revised",
+        "saved",
+        "size",
+        "status",
+    )
 
     def __init__(self, content: TurnContent, *, max_bytes: int = 16 << 20) -> None:
         self.content = content
@@ -192,8 +213,8 @@ class TurnLogs:
 
     @property
     def size(self) -> int:
-        """Bytes of all logs."""
-        return sum(log.size for log in self._logs.values())
+        """Bytes of all logs, about."""
+        return sum(log.size for log in self._logs.values()) + _LOG_OVERHEAD * len(self._logs)
 
     def open(self, content: TurnContent) -> TurnLog:
         """A new log for a turn that is about to run here; it replaces one of an older epoch."""
@@ -219,11 +240,14 @@ class TurnLogs:
             if log.ended_at is not None and now - log.ended_at > KEEP_SECONDS and log.readers == 0:
                 del self._logs[turn_id]
         total = self.size
+        if total <= self._logs_bytes:
+            return
         for log in sorted(self._logs.values(), key=lambda log: (log.ended_at is None, log.ended_at or 0.0)):
             if total <= self._logs_bytes:
                 return
             total -= log.size
             if log.saved and log.ended and log.readers == 0:
+                total -= _LOG_OVERHEAD
                 del self._logs[log.turn_id]
             else:
                 log.forget_frames()

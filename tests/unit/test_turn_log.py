@@ -316,8 +316,9 @@ def fill(logs: TurnLogs, name: str, count: int = 10) -> TurnLog:
 
 def test_the_budget_of_all_logs_takes_the_oldest_ended_first() -> None:
     """R4: over `logs_bytes` the log that ended first goes first, a running one last; what is gone is a snapshot."""
-    one = fill(TurnLogs(log_bytes=1 << 20, logs_bytes=1 << 20), "turn_1").size
-    logs = TurnLogs(log_bytes=1 << 20, logs_bytes=int(one * 2.5))
+    alone = TurnLogs(log_bytes=1 << 20, logs_bytes=1 << 20)
+    one = fill(alone, "turn_1").size
+    logs = TurnLogs(log_bytes=1 << 20, logs_bytes=int(one * 2.5) + 4 * (alone.size - one))
     running = fill(logs, "turn_0")
     ended = [fill(logs, f"turn_{n}") for n in (1, 2, 3)]
     for place, log in enumerate(ended):
@@ -330,6 +331,11 @@ def test_the_budget_of_all_logs_takes_the_oldest_ended_first() -> None:
     [first] = Subscription(ended[0]).take()
     assert b'"type":"snapshot"' in first
     assert everything_of(ended[2]) == 10
+    ended[0].saved = True
+    fill(logs, "turn_4", 40)
+    logs.sweep()
+    assert logs.get("turn_1") is None, "what the store has need not stay"
+    assert logs.get("turn_2") is not None
 
 
 def everything_of(log: TurnLog) -> int:

@@ -96,7 +96,8 @@ class BodyTooLate(HTTPException):
         super().__init__(503, Draining().message, headers={"Connection": "close", "Retry-After": "5"})
 
 
-_STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
+# The status of each error that a caller can be told.
+STATUS: tuple[tuple[type[EarlybyteError], int], ...] = (
     (Unauthenticated, 401),
     (Forbidden, 403),
     (NotFound, 404),
@@ -153,7 +154,7 @@ def for_error(error: EarlybyteError) -> Response:
             return problem(401, error.code, error.message, headers={"WWW-Authenticate": "Bearer"})
         case StoreUnavailable() | Draining():
             return problem(503, error.code, error.message, headers={"Retry-After": "5"})
-    for kind, status in _STATUS:
+    for kind, status in STATUS:
         if isinstance(error, kind):
             return problem(status, error.code, error.message)
     log.error("unexpected error", error=f"{type(error).__name__}: {error.message}")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.service import Service
+from app.api.problems import STATUS
+from app.store.errors import Conflict
+from tests.service import PROJECT, Service
 from tests.upstream import Upstream, say
 
 PLENTY = {"limits": {"turns_per_user": 10_000, "turns_per_address": 10_000, "queued": 10_000}}
@@ -91,3 +93,13 @@ def test_openapi_names_every_route_of_the_contract(upstream: Upstream) -> None:
         "GET /metrics",
         "GET /v1/schema/events.json",
     }
+
+
+def test_every_refusal_is_in_the_documentation() -> None:
+    """Each error that the edge turns into a status has its code in docs/protocol.md (H1)."""
+    text = (PROJECT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    table = text.partition("Refusals, by status")[2].partition("\n## ")[0]
+    for kind, status in STATUS:
+        if kind is not Conflict:  # told as an internal error: rows of ours that are in each other's way
+            rows = [row for row in table.splitlines() if row.startswith(f"| {status} |")]
+            assert any(f"`{kind.code}`" in row for row in rows), kind

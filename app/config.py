@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -55,6 +56,10 @@ StoreUrl = Annotated[
 ]
 VariableName = Annotated[str, _written(r"([A-Z][A-Z0-9_]*)?$", "the name of an environment variable, in capitals")]
 HttpUrl = Annotated[str, _written(r"https?://[^/\s]+", "an address such as https://host/v1")]
+# Without a password or a query, so that it can be shown: what is secret goes into headers.
+CollectorUrl = Annotated[
+    str, _written(r"(https?://[^/\s@?#]+[^\s@?#]*)?$", "an address such as http://localhost:4318, without password or query")
+]
 AgentPath = Annotated[str, _written(r"[\w.]+:\w+$", "package.module:name")]
 Count = Annotated[int, BeforeValidator(number), Field(ge=1)]
 Origin = Annotated[str, AfterValidator(_origin)]
@@ -164,6 +169,31 @@ class Hooks(Group):
     modules: tuple[str, ...] = ()
 
 
+class Telemetry(Group):
+    """`[telemetry]`: spans of turns for an OpenTelemetry collector. Without an endpoint there are none."""
+
+    # The collector's OTLP address; /v1/traces is added unless it ends so. Empty: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or
+    # OTEL_EXPORTER_OTLP_ENDPOINT, as platforms set them; without those, off.
+    endpoint: CollectorUrl = ""
+    # gRPC would bring a large library for nothing that is missed here; every collector speaks this one, too.
+    protocol: Literal["http/protobuf"] = "http/protobuf"
+    # The name of the environment variable that has headers for the collector, such as a key: "name=value,name=value".
+    headers_env: VariableName = ""
+    # What the spans are found under. Not set: OTEL_SERVICE_NAME, else this.
+    service_name: Annotated[str, Field(min_length=1)] = "earlybyte"
+    # The share of turns that are traced, 0 to 1, where the caller's `traceparent` does not decide.
+    sample_ratio: Annotated[float, BeforeValidator(number), Field(ge=0, le=1)] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """Where spans are sent: the whole URL, the headers (secret) and the name of the service."""
+
+    url: str
+    headers: dict[str, str] = field(repr=False)
+    service_name: str
+
+
 class Profile(Group):
     """`[profiles.<name>]`: one assistant: its model or agent, its instructions and its tools."""
 
@@ -216,6 +246,7 @@ class Settings(Group):
     limits: Limits = Limits()
     auth: Auth = Auth()
     hooks: Hooks = Hooks()
+    telemetry: Telemetry = Telemetry()
     # Your words for the service's own sentences: an error `code` (section 3) to the apology that is shown for it.
     texts: dict[str, str] = {}
     # Without any, the demo assistant, which needs no key and no network.
@@ -273,6 +304,24 @@ class Settings(Group):
             )
         return key
 
+    def collector(self, *, environ: Mapping[str, str] | None = None) -> Collector | None:
+        """Where spans are sent; None while tracing is off.
+
+        Raises:
+            ConfigError: the variable that `telemetry.headers_env` names is not set, or holds no headers.
+        """
+        environ = os.environ if environ is None else environ
+        given = self.telemetry
+        url = _for_traces(given.endpoint) if given.endpoint else _standard_collector(environ)
+        if url is None:
+            return None
+        headers: dict[str, str] = {}
+        if given.headers_env:
+            headers = _headers(given.headers_env, secret(given.headers_env, environ=environ))
+        # What is set here wins over the standard variable, and that over the default.
+        name = None if "service_name" in given.model_fields_set else environ.get("OTEL_SERVICE_NAME")
+        return Collector(url=url, headers=headers, service_name=name or given.service_name)
+
     def _name_of(self, profile: Profile) -> str:
         return next((name for name, known in self.profiles.items() if known is profile), "?")
 
@@ -284,6 +333,37 @@ class Settings(Group):
 def secret(name: str, *, environ: Mapping[str, str] | None = None) -> str | None:
     """The secret in the environment variable `name`; None where it is missing or empty."""
     return (os.environ if environ is None else environ).get(name) or None
+
+
+def _standard_collector(environ: Mapping[str, str]) -> str | None:
+    """The collector that the standard variables name, where they do, and in the protocol that is spoken here."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
+        return None
+    prefix = "OTEL_EXPORTER_OTLP"
+    protocol = environ.get(f"{prefix}_TRACES_PROTOCOL") or environ.get(f"{prefix}_PROTOCOL") or "http/protobuf"
+    if protocol != "http/protobuf":
+        return None
+    base = environ.get(f"{prefix}_ENDPOINT")
+    return environ.get(f"{prefix}_TRACES_ENDPOINT") or (_for_traces(base) if base else None)
+
+
+def _for_traces(endpoint: str) -> str:
+    base = endpoint.rstrip("/")
+    return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
+
+
+def _headers(variable: str, text: str | None) -> dict[str, str]:
+    """The headers in `text`, as in OTEL_EXPORTER_OTLP_HEADERS; no sentence repeats them, since they are secret."""
+    if text is None:
+        raise ConfigError(f"The environment variable {variable} is not set; telemetry.headers_env names it.")
+    headers = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        name, value = name.strip().lower(), unquote(value.strip())
+        if re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) is None or re.fullmatch(r"[ -~]+", value) is None:
+            raise ConfigError(f"The environment variable {variable} must hold headers as name=value,name=value.")
+        headers[name] = value
+    return headers
 
 
 def _shown(values: dict[str, object]) -> dict[str, object]:

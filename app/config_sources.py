@@ -57,8 +57,8 @@ class Found:
         value = first["input"]
         if isinstance(value, dict):
             return f"{start}[{name}] is not allowed: {reason}."
-        if place[-1].endswith("_env"):
-            # Whoever puts a key where its variable's name belongs must not read it in a log.
+        if place[-1].endswith(("_env", "endpoint")):
+            # Whoever puts a key where its variable's name belongs, or into an address, must not read it in a log.
             return f"{start}{name} is not allowed: {reason}."
         shown = json.dumps(without_password(value) if isinstance(value, str) else value, default=str, ensure_ascii=False)
         return f"{start}{name} = {shown} is not allowed: {reason}."

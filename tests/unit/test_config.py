@@ -118,6 +118,10 @@ def test_a_list_in_the_environment_is_json_or_comma_separated(tmp_path: Path, te
         ("[profiles.default]\nprovider = 'openai'", ("profiles.default", 'provider = "openai" needs model')),
         ("[profiles.default]\nprovider = 'agent'", ("profiles.default", 'needs agent = "package.module:name"')),
         ("[profiles.other]\n", ("no profile named default", "other")),
+        ("[telemetry]\nendpont = 'x'", ("telemetry.endpont", "did you mean endpoint?")),
+        ("[telemetry]\nprotocol = 'grpc'", ("telemetry.protocol", '"grpc"', "'http/protobuf'")),
+        ("[telemetry]\nsample_ratio = 1.5", ("telemetry.sample_ratio", "1.5", "less than or equal to 1")),
+        ("[telemetry]\nendpoint = 'localhost:4318'", ("telemetry.endpoint", "http://localhost:4318")),
         ("server = 3", ("server = 3", "must be a table")),
         ("port = = 3", ("mine.toml", "not valid TOML", "line 1")),
     ],
@@ -169,6 +173,8 @@ def test_passwords_are_neither_in_refusals_nor_in_what_is_shown(tmp_path: Path) 
     assert "hunter2" not in refusal(tmp_path, "[store]\nurl = 'mysql://u:hunter2@h/d'")
     assert "hunter2" not in refusal(tmp_path, "[turn_log]\nurl = 'redis://u:hunter2@h'")
     assert "sk-abc" not in refusal(tmp_path, "[profiles.default]\napi_key_env = 'sk-abcdef'")
+    assert "hunter2" not in refusal(tmp_path, "[telemetry]\nendpoint = 'http://u:hunter2@h'")
+    assert "hunter2" not in refusal(tmp_path, "[telemetry]\nendpoint = 'http://h/?key=hunter2'")
     settings = load(tmp_path, "[store]\nurl = 'postgresql+asyncpg://u:hunter2@h:5/d'")
     assert settings.redacted()["store"] == {"url": "postgresql+asyncpg://u:***@h:5/d"}
     assert settings.store.url.count("hunter2") == 1
@@ -197,6 +203,64 @@ def test_a_missing_key_is_refused_only_where_one_is_needed(tmp_path: Path) -> No
         own.api_key(own.profiles["default"], environ={})
     local = load(tmp_path, text + "base_url = 'http://127.0.0.1:1'")
     assert local.api_key(local.profiles["default"], environ={}) is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://h:4318", "http://h:4318/v1/traces"),
+        ("https://h/otlp/", "https://h/otlp/v1/traces"),
+        ("https://h/otlp/v1/traces", "https://h/otlp/v1/traces"),
+    ],
+)
+def test_spans_go_to_the_path_for_traces(tmp_path: Path, endpoint: str, url: str) -> None:
+    """The address may be written with or without it."""
+    collector = load(tmp_path, EARLYBYTE_TELEMETRY__ENDPOINT=endpoint).collector(environ={})
+    assert collector is not None
+    assert (collector.url, collector.headers, collector.service_name) == (url, {}, "earlybyte")
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318/"}, "http://h:4318/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://t/x"}, "http://t/x"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_TRACES_EXPORTER": "none"}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_SDK_DISABLED": "true"}, None),
+    ],
+)
+def test_the_standard_variables_name_a_collector_where_none_is_set(environ: dict[str, str], url: str | None) -> None:
+    """Platforms set them for every service; what cannot be used of them is no reason not to start."""
+    collector = Settings().collector(environ=environ)
+    assert (collector and collector.url) == url
+
+
+def test_what_is_set_for_tracing_wins_over_the_standard_variables(tmp_path: Path) -> None:
+    """The endpoint and the name; a name that is not set comes from the platform."""
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://platform", "OTEL_SERVICE_NAME": "platform"}
+    mine = load(tmp_path, "[telemetry]\nendpoint = 'http://mine'\nservice_name = 'earlybyte'").collector(environ=environ)
+    theirs = load(tmp_path).collector(environ=environ)
+    assert mine is not None
+    assert theirs is not None
+    assert (mine.url, mine.service_name) == ("http://mine/v1/traces", "earlybyte")
+    assert (theirs.url, theirs.service_name) == ("http://platform/v1/traces", "platform")
+
+
+def test_the_collectors_headers_come_from_the_variable_that_is_named(tmp_path: Path) -> None:
+    """As in OTEL_EXPORTER_OTLP_HEADERS; what is wrong with them is said without them."""
+    settings = load(tmp_path, "[telemetry]\nendpoint = 'http://h'\nheaders_env = 'MINE'")
+    collector = settings.collector(environ={"MINE": "Authorization=Bearer%20hunter2, x-tenant = a=b ,"})
+    assert collector is not None
+    assert collector.headers == {"authorization": "Bearer hunter2", "x-tenant": "a=b"}
+    assert "hunter2" not in repr(collector)
+    with pytest.raises(ConfigError, match="MINE is not set"):
+        settings.collector(environ={})
+    for bad in ("hunter2", "=hunter2", "a b=hunter2", "x=hunter2%0d%0a", "x="):
+        with pytest.raises(ConfigError, match="name=value") as caught:
+            settings.collector(environ={"MINE": bad})
+        assert "hunter2" not in caught.value.message
 
 
 def test_the_environment_is_read_in_one_place_only() -> None:

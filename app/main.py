@@ -52,6 +52,8 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
+        # Its own spans would hold the query of each URL, and that may be a ticket.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         openapi_tags=[{"name": name} for name in ("conversations", "turns", "messages", "session", "operation")],
     )
     routers = [part.router for part in (conversations, turns, events, messages, session, health, docs, demo)]

@@ -10,6 +10,7 @@ import gc
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import anyio
 import structlog
@@ -45,6 +46,9 @@ from app.turns.supervisor import Supervisor
 from app.turns.unsaved import Unsaved
 from app.turns.words import APOLOGIES
 
+if TYPE_CHECKING:
+    from app.observability.otlp import Sender
+
 log = structlog.get_logger(__name__)
 # Threads for tools: several calls of one turn run at once.
 _TOOL_THREADS_PER_TURN = 2
@@ -71,6 +75,7 @@ def _refuse(settings: Settings) -> None:
     unknown = sorted(set(settings.texts) - set(APOLOGIES))
     if unknown:
         raise ConfigError(f"[texts] has {unknown[0]}, which is no error code; known are {', '.join(APOLOGIES)}.")
+    settings.collector()  # refuses headers that are not there
     if settings.auth.jwt:
         raise ConfigError("[auth] is set, but JSON Web Tokens are not built yet; leave it out and use API keys.")
 
@@ -129,7 +134,9 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     store = await Store.open(settings.store.url)
     owner = new_id("proc")
     lease: Lease | None = None
+    sender: Sender | None = None
     try:
+        sender = _start_tracing(settings, owner)
         if settings.server.role != "api":
             lease = await Lease.take(settings.store.url, owner)
         keyless = await Gate.decide(store, host=settings.server.host)
@@ -146,12 +153,24 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
             group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
+            if sender is not None:
+                await sender.close()
             for assistant in assistants.values():
                 if assistant.provider is not None:
                     assistant.provider.close()
             await store.close()
             if lease is not None:
                 await lease.close()
+
+
+def _start_tracing(settings: Settings, instance: str) -> Sender | None:
+    """Spans from now on, if there is a collector for them."""
+    collector = settings.collector()
+    if collector is None:
+        return None
+    from app.observability import otlp  # the SDK is loaded only where it is used
+
+    return otlp.Sender(collector, sample_ratio=settings.telemetry.sample_ratio, instance=instance)
 
 
 def _build(

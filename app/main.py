@@ -72,7 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_origins=list(settings.server.cors_origins),
             allow_credentials=True,
             allow_methods=["GET", "POST", "PUT", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "traceparent", "tracestate"],
             expose_headers=["Location", "Retry-After"],
         )
     openapi.install(app)

@@ -176,6 +176,7 @@ class ScriptedProvider:
     """A model that plays one list of moves for each call: chunks, exceptions to raise, functions to run in its thread."""
 
     dialect = "openai"
+    server = None
 
     def __init__(self, *calls: Sequence[Move]) -> None:
         self.calls = list(calls)

@@ -30,7 +30,9 @@ class TokenWatch:
         self._rung, self._limit = "model_first_token", first
         self._between = between
         self._expired = expired
-        self._last = monotonic()
+        self._began = self._last = monotonic()
+        # Seconds to the first token, once it is there.
+        self.first_after: float | None = None
         self._timer = asyncio.get_running_loop().call_later(first, self._look)
 
     def __repr__(self) -> str:
@@ -41,6 +43,7 @@ class TokenWatch:
         self._last = monotonic()
         if self._rung == "model_first_token":
             self._rung, self._limit = "model_between_tokens", self._between
+            self.first_after = self._last - self._began
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(self._between, self._look)
 

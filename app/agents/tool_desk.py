@@ -16,6 +16,7 @@ from app.events.types import Event, ToolEnd, ToolStart, ToolStatus
 from app.limits.cancel import Cancel
 from app.limits.groups import task_group
 from app.limits.threads import WorkerThreads
+from app.observability import tracing
 from app.tools.context import ToolContext
 from app.tools.errors import ToolError
 from app.tools.execution import ToolOutcome, run_call
@@ -193,14 +194,18 @@ class ToolDesk:
         tool = self._tools[call.name]
         own = tool.timeout if tool.timeout is not None else self._limits.timeout
         timeout = min(own, self._deadline.remaining() - self._limits.reserve)
-        outcome = await run_call(
-            tool,
-            self._context(call),
-            call.arguments or {},
-            timeout=timeout,
-            threads=self._threads,
-            cancel=self._cancel,
-        )
+        with tracing.tool(name=tool.name, call_id=call.id, side_effects=tool.side_effects) as span:
+            outcome = await run_call(
+                tool,
+                self._context(call),
+                call.arguments or {},
+                timeout=timeout,
+                threads=self._threads,
+                cancel=self._cancel,
+            )
+            span.set(status=outcome.status)
+            if outcome.status in ("error", "timeout", "unknown"):
+                span.fail(outcome.status if outcome.status != "error" else "tool_error")
         await self._end(call, outcome, results)
 
     def _context(self, call: OpenCall) -> ToolContext:
@@ -229,6 +234,8 @@ class ToolDesk:
                 )
             except Denied as denied:
                 told = denied.message
+        if not outcome.entered:
+            tracing.current().event("tool_not_run", tool=call.name, tool_call_id=call.id, status=outcome.status)
         if outcome.status == "error":
             self._guards.on_error(f"tool:{call.name}", outcome.result[:300])
         result = ToolResult(tool_call_id=call.id, status=outcome.status, content=told)

@@ -26,6 +26,7 @@ from app.limits.cancel import Cancel
 from app.limits.groups import task_group
 from app.limits.retry import RetryDecision, call_with_retries
 from app.limits.threads import WorkerThreads
+from app.observability import tracing
 from app.providers.chunks import Alive, Chunk, Reasoning, StepEnd, Text
 from app.providers.errors import LimitExceeded, ProviderError
 from app.providers.provider import ModelRequest, Provider, ToolSpec
@@ -118,22 +119,28 @@ class ToolLoop:
             ModelFailed, BrokenCalls, StepLimit, AnswerTooLong, app.agents.context.Denied, TurnOver.
         """
         if state.open_calls:
-            await self._run_tools(state, state.open_calls)
+            with tracing.step(state.step):
+                await self._run_tools(state, state.open_calls)
         while state.step < self._limits.max_steps:
             state.step += 1
-            end, text = await self._model_step(state)
-            if end.finish != "tool_calls":
-                return end.finish
-            end = _with_fresh_ids(end, state.messages)
-            message = assistant_message(text, end.tool_calls, dialect=self._provider.dialect, blocks=end.blocks)
-            state.messages.append(message)
-            if any(call.arguments is None for call in end.tool_calls):
-                self._refuse_broken(state, message)
-                continue
-            state.broken = 0
-            self._stage.journal_step(message)
-            await self._run_tools(state, calls_of(message))
+            with tracing.step(state.step):
+                end, text = await self._model_step(state)
+                if end.finish != "tool_calls":
+                    return end.finish
+                await self._act(state, end, text)
         raise StepLimit
+
+    async def _act(self, state: LoopState, end: StepEnd, text: str) -> None:
+        """Do what the model asked for, and put it and its results into the messages."""
+        end = _with_fresh_ids(end, state.messages)
+        message = assistant_message(text, end.tool_calls, dialect=self._provider.dialect, blocks=end.blocks)
+        state.messages.append(message)
+        if any(call.arguments is None for call in end.tool_calls):
+            self._refuse_broken(state, message)
+            return
+        state.broken = 0
+        self._stage.journal_step(message)
+        await self._run_tools(state, calls_of(message))
 
     async def _run_tools(self, state: LoopState, calls: Sequence[OpenCall]) -> None:
         results = await self._desk.run_batch(calls)
@@ -167,7 +174,14 @@ class ToolLoop:
             if number > 1:
                 self._speech.new_call()
                 self._stage.restarted(number, reason)
-            return await self._call_model(request)
+            with tracing.chat(
+                model=self._model,
+                provider=self._provider.dialect,
+                server=self._provider.server,
+                attempt=number,
+                max_output_tokens=self._limits.max_output_tokens,
+            ) as span:
+                return await self._call_model(request, span)
 
         reason = ""
 
@@ -194,7 +208,7 @@ class ToolLoop:
         )
         return end, self._speech.take_step_text()
 
-    async def _call_model(self, request: ModelRequest) -> StepEnd:
+    async def _call_model(self, request: ModelRequest, span: tracing.Span) -> StepEnd:
         """One try of one model call: a blocking iterator in a worker thread, its chunks on the stage."""
         call = Cancel()
         shown = self._stage.shown
@@ -220,6 +234,7 @@ class ToolLoop:
                 finally:
                     forget()
                     watch.stop()
+                    span.first_chunk(watch.first_after)
                     call.cancel()
                     bridge.close()
                     group.cancel_scope.cancel()
@@ -241,6 +256,8 @@ class ToolLoop:
             raise TurnOver
         if end is None:
             raise ModelFailed(ProviderError(detail="the provider ended without an end of step"), shown=True)
+        span.answered(finish=end.finish, model=end.model or "")
+        span.used(end.input_tokens, end.output_tokens)
         self._stage.used(end.input_tokens, end.output_tokens, end.model or self._model)
         return end
 

@@ -37,6 +37,7 @@ class DemoModel:
     """
 
     dialect = "demo"
+    server: tuple[str, int] | None = None
 
     def __init__(self, pace: float = 1.0, *, today: Callable[[], date] = months.today) -> None:
         self._pace = pace

@@ -1,1 +1,1 @@
-"""What an operator can see of a running service: its log lines and its figures."""
+"""What an operator can see of a running service: its log lines, its figures and its spans."""

@@ -8,6 +8,12 @@ from urllib.parse import urlsplit, urlunsplit
 _VERSION = re.compile(r"v[0-9]+[a-z0-9]*", re.IGNORECASE)
 
 
+def server(url: str) -> tuple[str, int]:
+    """The host and port of a URL."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def endpoint(base_url: str, path: str) -> str:
     """The URL of `path` (such as `chat/completions`) under `base_url`.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from app.limits.cancel import Cancel
-from app.providers.address import endpoint
+from app.providers.address import endpoint, server
 from app.providers.anthropic_request import DIALECT, anthropic_body
 from app.providers.anthropic_stream import AnthropicStep
 from app.providers.call import OutgoingCall, run_call
@@ -26,6 +26,7 @@ class AnthropicMessages:
     def __init__(self, *, base_url: str, api_key: str | None, limits: UpstreamLimits | None = None) -> None:
         self._limits = limits or UpstreamLimits()
         self._url = endpoint(base_url, "messages")
+        self.server: tuple[str, int] | None = server(self._url)
         key = (api_key or "").strip()
         self._headers = {
             "accept": "text/event-stream",

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.limits.cancel import Cancel
-from app.providers.address import endpoint
+from app.providers.address import endpoint, server
 from app.providers.call import OutgoingCall, run_call
 from app.providers.chunks import Chunk
 from app.providers.http import Upstream, UpstreamLimits
@@ -24,6 +24,7 @@ class OpenAIChat:
     def __init__(self, *, base_url: str, api_key: str | None, limits: UpstreamLimits | None = None) -> None:
         self._limits = limits or UpstreamLimits()
         self._url = endpoint(base_url, "chat/completions")
+        self.server: tuple[str, int] | None = server(self._url)
         key = (api_key or "").strip()
         self._headers = {
             "accept": "text/event-stream",

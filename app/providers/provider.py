@@ -36,9 +36,13 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 
 class Provider(Protocol):
-    """A model endpoint. One instance serves many threads at once."""
+    """A model endpoint. One instance serves many threads at once.
+
+    `server` is the host and port that it speaks to; None where the model is in this process.
+    """
 
     dialect: str
+    server: tuple[str, int] | None
 
     def stream(self, request: ModelRequest, cancel: Cancel) -> Iterator[Chunk]:
         """The chunks of one model call, in order, the last a `StepEnd`; blocks between them.

@@ -68,7 +68,10 @@ class Draining(EarlybyteError):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequest:
-    """What a caller asks for. `user` is (tenant, id); `anonymous` marks the keyless local user, who has no caps."""
+    """What a caller asks for. `user` is (tenant, id); `anonymous` marks the keyless local user, who has no caps.
+
+    `traceparent` is the request's, where it is wanted for the spans of the turn.
+    """
 
     conversation_id: str
     tenant: str
@@ -82,6 +85,7 @@ class TurnRequest:
     metadata: dict[str, Any] | None
     idempotency_key: str | None
     body: Any
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +232,8 @@ class _Admission:
             turn_id=row.id, conversation_id=row.conversation_id, message_id=row.message_id, profile=profile
         )
         # In memory before the commit, so that a repeat in the same batch finds its log.
-        turn = LiveTurn(row, assistant, self._parts.logs.open(content), address=request.address)
+        turn_log = self._parts.logs.open(content)
+        turn = LiveTurn(row, assistant, turn_log, address=request.address, traceparent=request.traceparent)
         turn.waits_for.update(elsewhere)
         accepted.append(turn)
         self._supervisor.accept(turn)

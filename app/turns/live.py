@@ -40,11 +40,15 @@ class Recovery:
 class LiveTurn:
     """One turn in this process, from its admission to its settlement."""
 
-    def __init__(self, row: TurnRow, assistant: Assistant, turn_log: TurnLog, *, address: str = "") -> None:
+    def __init__(
+        self, row: TurnRow, assistant: Assistant, turn_log: TurnLog, *, address: str = "", traceparent: str | None = None
+    ) -> None:
         self.row = row
         self.assistant = assistant
         self.log = turn_log
         self.address = address
+        # Of the request that started it; not stored, since a turn that changes hands begins a trace of its own.
+        self.traceparent = traceparent
         self.state = State.QUEUED
         self.decision = Decision()
         self.cancel = Cancel()

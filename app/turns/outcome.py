@@ -34,6 +34,9 @@ _RETRYABLE: frozenset[ErrorCode] = frozenset(
     ("upstream_unavailable", "upstream_invalid", "empty_answer", "turn_timeout", "recovered")
 )
 
+# Partial answers that somebody should look into; the other reasons are the model's, the user's or a limit's.
+_FAILED: frozenset[FinishReason] = frozenset(("deadline", "upstream_error", "shutdown", "recovered"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -119,6 +122,13 @@ def _partial_or(finish: FinishReason, code: ErrorCode, facts: Facts, texts: Mapp
 def _apology(code: ErrorCode, facts: Facts, texts: Mapping[str, str]) -> Error:
     retryable = code in _RETRYABLE and not facts.tool_begun
     return Error(code=code, message=apology(code, retryable=retryable, texts=texts), retryable=retryable)
+
+
+def failure(event: Terminal) -> str | None:
+    """The code of what went wrong in a turn that ended so; None where nothing did: answered, cut short, cancelled."""
+    if not isinstance(event, Completion):
+        return event.code
+    return event.finish_reason if event.finish_reason in _FAILED else None
 
 
 def message_status(event: Terminal) -> str:

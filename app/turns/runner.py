@@ -22,7 +22,7 @@ from app.errors import StoreUnavailable
 from app.events.types import Completion, Event, MessageSaved, MessageSaveFailed, Terminal, TurnStarted, UsageTotal
 from app.limits.deadline import Deadline
 from app.limits.groups import task_group
-from app.observability import metrics
+from app.observability import metrics, tracing
 from app.store.errors import Fenced
 from app.turns import outcome, state
 from app.turns.bookkeeping import SAVE_SECONDS, Bookkeeping
@@ -47,11 +47,33 @@ GRACE_SECONDS = 0.8
 async def run_turn(turn: LiveTurn, parts: Parts) -> None:
     """Run one turn to its settlement, or to its handing on; never raises for anything that the turn does."""
     structlog.contextvars.bind_contextvars(turn_id=turn.id)
-    run = _Run(turn, parts)
+    with tracing.turn(_invocation(turn)) as span:
+        if span.trace_id:
+            structlog.contextvars.bind_contextvars(trace_id=span.trace_id)
+        await _tell(_Run(turn, parts, span), turn)
+
+
+def _invocation(turn: LiveTurn) -> tracing.Invocation:
+    provider, recovered = turn.assistant.provider, turn.recovery is not None
+    return tracing.Invocation(
+        turn_id=turn.id,
+        conversation_id=turn.row.conversation_id,
+        profile=turn.row.profile,
+        provider=provider.dialect if provider is not None else "earlybyte",
+        model=turn.assistant.profile.model,
+        parent=turn.traceparent,
+        # What a turn waited for before its process died is not this trace's.
+        waited=0.0 if recovered else max(0.0, monotonic() - turn.accepted_at),
+        recovered=recovered,
+    )
+
+
+async def _tell(run: _Run, turn: LiveTurn) -> None:
     run.begin()
     cause = await run.think()
     if turn.handed_on and not turn.decision.made:
         await run.books.leave()
+        run.span.set(status="handed_on")
         turn.settled.set()
         log.info("turn handed on")
         return
@@ -65,9 +87,10 @@ async def run_turn(turn: LiveTurn, parts: Parts) -> None:
 class _Run:
     """The parts of one turn's story, in the order in which they happen."""
 
-    def __init__(self, turn: LiveTurn, parts: Parts) -> None:
+    def __init__(self, turn: LiveTurn, parts: Parts, span: tracing.Span) -> None:
         self.turn = turn
         self.parts = parts
+        self.span = span
         recovery = turn.recovery
         self.recorder = Recorder(turn.log, parts.store, next_n=recovery.next_n if recovery else 1)
         self.guards = TurnGuards(turn, parts.background)
@@ -235,7 +258,8 @@ class _Run:
         message_id = self.turn.row.message_id
         told: Event = MessageSaved(message_id=message_id, status=status)  # type: ignore[arg-type]  # one of the four
         try:
-            await self.books.try_to_save(save)
+            with tracing.save():
+                await self.books.try_to_save(save)
         except (ConversationGone, Fenced) as error:
             told = MessageSaveFailed(message_id=message_id, code=error.code)
         except StoreUnavailable as error:
@@ -266,6 +290,7 @@ class _Run:
         metrics.turn_seconds.observe(seconds)
         metrics.longest_gap_seconds.observe(self.recorder.longest_gap_ms / 1000)
         metrics.queued_seconds.observe((turn.started_at or turn.accepted_at) - turn.accepted_at)
+        self._describe(ending, status, reason)
         log.info(
             "turn ended",
             status=status,
@@ -277,3 +302,12 @@ class _Run:
             events=self.recorder.content.last_seq,
         )
         self.guards.on_turn_end(ending, status=status, text=facts.text, usage=facts.usage, ms=int(seconds * 1000))
+
+    def _describe(self, ending: Terminal, status: str, reason: str) -> None:
+        """Put on the turn's span how it ended."""
+        usage, failed = self._facts().usage, outcome.failure(ending)
+        self.span.set(status=status, reason=reason)
+        if usage is not None:
+            self.span.used(usage.input_tokens, usage.output_tokens)
+        if failed is not None:
+            self.span.fail(failed)

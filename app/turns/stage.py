@@ -27,7 +27,7 @@ from app.events.types import (
     Usage,
 )
 from app.ids import new_id
-from app.observability import metrics
+from app.observability import metrics, tracing
 from app.store import approvals, journal, turns
 from app.store.engine import Connection, Store
 from app.turns.clock import TurnClock
@@ -216,6 +216,8 @@ class TurnStage:
         if approval_id is None:
             return (False, "the service could not ask for approval")
         self.under_way.add(approval_id)
+        span = tracing.current()
+        span.event("approval_required", approval_id=approval_id, tool=call.name, tool_call_id=call.id)
         self._wait(True)
         try:
             decision, by, comment = await self._turn.wait_for_answer(approval_id, seconds)
@@ -223,12 +225,14 @@ class TurnStage:
             self._wait(False)
             self.under_way.discard(approval_id)
         if self._turn.handed_on:
+            span.event("approval_resolved", approval_id=approval_id, decision="handed_on")
             return (False, "the service stopped")
         if decision in ("expired", "cancelled"):
             closing = await self._close_approval(approval_id, decision, by)
             decision, by, comment = closing
         if decision == "expired":
             log.warning("approval timeout", rung="approval", timeout=self._approval_seconds, turn_id=self._turn.id)
+        span.event("approval_resolved", approval_id=approval_id, decision=decision)
         self._recorder.record_closing(ApprovalResolved(approval_id=approval_id, decision=decision, by=by))
         return _verdict(decision, comment)
 

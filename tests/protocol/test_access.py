@@ -472,7 +472,7 @@ def test_the_named_origin_may_call_with_credentials(service: Service) -> None:
     asked = {
         "Origin": PAGE,
         "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key, last-event-id",
+        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key, last-event-id, traceparent",
     }
     preflight = service.call("OPTIONS", "/v1/conversations", headers=asked, key=None)
     assert preflight.status == 200

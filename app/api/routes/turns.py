@@ -15,6 +15,7 @@ from app.api.service import Asker, Running, Service
 from app.api.streams import Wished, attach, check_room
 from app.clock import now_ms
 from app.errors import StoreUnavailable
+from app.observability import tracing
 from app.store import approvals, turns
 from app.store.engine import Connection
 from app.turns.admission import Admitted, NotFound, TurnRequest, admit
@@ -67,6 +68,7 @@ async def start_turn(  # noqa: PLR0917 - FastAPI reads these as the parameters o
             metadata=body.metadata,
             idempotency_key=key,
             body=body.model_dump(mode="json", exclude_unset=True),
+            traceparent=tracing.incoming(request.headers.get("traceparent")),
         ),
         service.parts,
         service.supervisor,

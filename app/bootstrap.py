@@ -226,6 +226,7 @@ async def drain(service: Service) -> None:
     if service.draining:
         return
     log.info("draining", turns=service.supervisor.running, viewers=len(service.viewers))
+    service.supervisor.draining = True
     if service.lease is not None:
         await service.lease.hand_over()
     async with anyio.create_task_group() as group:

@@ -5,6 +5,8 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS  ?=
+# Most tests wait for something, so there may be more of them than cores.
+JOBS  ?= 3
 LOCK  := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
@@ -19,8 +21,11 @@ run: $(READY)  ## set up if needed, then serve the demo on http://127.0.0.1:8000
 test: $(READY)  ## set up if needed, then run all tests (ARGS="-k name" for some)
 	@: # The browser's tests have a process of their own: their driver switches stacks, which other tests do not bear.
 	@: # Exit code 5 says that ARGS selects none of a part.
-	@$(BIN)/python -m pytest --ignore tests/browser -n 2 --dist loadfile $(ARGS) || [ $$? -eq 5 ]
-	@$(BIN)/python -m pytest tests/browser $(ARGS) || [ $$? -eq 5 ]
+	@# Both run, whatever the first one finds.
+	@code=0; \
+	$(BIN)/python -m pytest --ignore tests/browser -n $(JOBS) --dist loadfile $(ARGS) || [ $$? -eq 5 ] || code=1; \
+	$(BIN)/python -m pytest tests/browser $(ARGS) || [ $$? -eq 5 ] || code=1; \
+	exit $$code
 
 check: $(READY)  ## format, lint, types, layers and unit tests, in under a minute
 	$(BIN)/ruff format --check .

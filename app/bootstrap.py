@@ -102,7 +102,12 @@ def _provider(name: str, profile: Profile, settings: Settings) -> Provider:
     timeouts = settings.timeouts
     # The token timeouts are watched from the loop; this one only keeps a thread from blocking for ever.
     read_timeout = max(timeouts.model_first_token, timeouts.model_between_tokens) + 5.0
-    upstream = UpstreamLimits(read_timeout=read_timeout, upstream_bytes=settings.limits.upstream_bytes)
+    upstream = UpstreamLimits(
+        read_timeout=read_timeout,
+        upstream_bytes=settings.limits.upstream_bytes,
+        # Less than the silence that is an error while the model has not finished.
+        after_finish_timeout=min(6.0, 0.75 * timeouts.model_between_tokens),
+    )
     match profile.provider:
         case "demo":
             return DemoModel()

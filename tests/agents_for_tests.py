@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import threading
@@ -328,3 +329,55 @@ def silent_at_first(ctx: AgentContext) -> Iterator[object]:
     if before == 0:
         threading.Event().wait(DEAF_SECONDS)
     yield f"answer of start {before + 1}"
+
+
+# -- that were found wanting
+
+
+def white_space(ctx: AgentContext) -> Iterator[object]:
+    yield "\n"
+    yield "  "
+
+
+def reports_progress(ctx: AgentContext) -> Iterator[object]:
+    yield {"type": "tool_start", "tool_call_id": "c1", "name": "dig", "title": "Digging", "side_effects": "none"}
+    for number in range(100):
+        yield {"type": "tool_progress", "tool_call_id": "c1", "fraction": number / 100}
+        time.sleep(0.005)
+    yield {"type": "tool_end", "tool_call_id": "c1", "status": "ok", "duration_ms": 500}
+    yield "dug"
+
+
+def odd_arguments(ctx: AgentContext) -> Iterator[object]:
+    told = ctx.call_tool("record", {"value": "x\ud800"})
+    yield f"{told['recorded']!a} "
+    for arguments in ({"value": float("nan")}, {"value": b"bytes"}, {"value": object()}, ["value"]):
+        try:
+            ctx.call_tool("record", arguments)  # type: ignore[arg-type]  # what an agent may do by mistake
+        except ToolCallFailed as error:
+            yield f"{error.status} "
+
+
+async def _with_a_word(word: str, ctx: AgentContext) -> AsyncIterator[object]:
+    yield f"{word} {ctx.input}"
+
+
+partial_of_async = functools.partial(_with_a_word, "partial")
+
+
+async def _told_to(word: str, ctx: AgentContext, on_delta: OnDelta) -> None:
+    on_delta(f"{word} {ctx.input}")
+
+
+partial_of_callback = functools.partial(_told_to, "told")
+
+
+def polls(ctx: AgentContext, on_delta: OnDelta) -> None:
+    on_delta("begun")
+    try:
+        while True:
+            on_delta("")
+            time.sleep(0.02)
+    except TurnOver:
+        note("polls", ctx, heard=True)
+        raise

@@ -94,6 +94,15 @@ class Bridge(Generic[T]):
             self._scheduled = True
         self._wake(self._drain_when_due)
 
+    def check_open(self) -> None:
+        """Nothing, while items are taken.
+
+        Raises:
+            TurnOver: the turn has ended or was cancelled.
+        """
+        if self._closed:
+            raise TurnOver
+
     def _wait_for_room(self) -> None:
         self._blocked += 1
         try:

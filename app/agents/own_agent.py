@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +29,7 @@ from app.agents.tool_desk import ToolDesk
 from app.agents.transcript import assistant_message
 from app.errors import ConfigError, EarlybyteError
 from app.events import types
-from app.events.codec import Unknown, from_fields
+from app.events.codec import Unknown, clean, from_fields
 from app.ids import new_id
 from app.limits import foreign
 from app.limits.cancel import Cancel
@@ -77,7 +79,20 @@ def load_agent(spec: str) -> AgentFunction:
     agent = getattr(module, name, None)
     if not callable(agent):
         raise ConfigError(f"agent = {spec!r}: the module {module_name} has no function called {name}")
+    _check_takes_context(spec, agent)
     return agent  # type: ignore[no-any-return]  # checked to be callable
+
+
+def _check_takes_context(spec: str, agent: AgentFunction) -> None:
+    try:
+        signature = inspect.signature(agent)
+    except (TypeError, ValueError):
+        return  # One that does not tell is called as it is.
+    for given in ((None,), (None, None)):
+        with suppress(TypeError):
+            signature.bind(*given)
+            return
+    raise ConfigError(f"agent = {spec!r} must take the context, or the context and on_delta; it takes {signature}.")
 
 
 class OwnAgent:
@@ -250,6 +265,21 @@ def _words(items: Sequence[object]) -> Iterator[str]:
         yield item
 
 
+def _as_json(name: str, arguments: Any) -> dict[str, Any]:
+    """The arguments of `call_tool` as a model would have sent them.
+
+    Raises:
+        ToolCallFailed: they are not a JSON object.
+    """
+    try:
+        value = json.loads(json.dumps(clean(arguments), allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ToolCallFailed(f"The arguments of {name} are not a JSON object.", status="error")
+    return value
+
+
 def _settle(answer: Future[Any], settle: Callable[[], None]) -> None:
     if not answer.done():
         settle()
@@ -263,7 +293,12 @@ def _value(content: str) -> Any:
 
 
 def _runs_on_loop(function: AgentFunction) -> bool:
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    # Behind `functools.partial` and well-behaved decorators.
+    plain: Any = function
+    while isinstance(plain, partial):
+        plain = plain.func
+    plain = inspect.unwrap(plain)
+    target = plain if inspect.isroutine(plain) else getattr(plain, "__call__", plain)  # noqa: B004
     return inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
 
 
@@ -281,6 +316,7 @@ def _callback(bridge: Bridge[object], *, on_loop: bool = False) -> Callable[[str
         if text is not None and not isinstance(text, str):
             raise AgentMisbehaved(f"on_delta takes text or None, not {type(text).__name__}")
         if text == "":
+            bridge.check_open()
             return
         bridge.put(text, wait=threading.get_ident() != loop_thread)
 
@@ -289,7 +325,7 @@ def _callback(bridge: Bridge[object], *, on_loop: bool = False) -> Callable[[str
 
 def _asker(bridge: Bridge[object], *, on_loop: bool) -> Callable[[str, dict[str, Any]], Any]:
     def ask(name: str, arguments: dict[str, Any]) -> Any:
-        request = _ToolRequest(name, dict(arguments))
+        request = _ToolRequest(name, _as_json(name, arguments))
         if on_loop:
             bridge.put(request, wait=False)
             return asyncio.wrap_future(request.answer)

@@ -13,6 +13,7 @@ import anyio
 
 from app.clock import now_ms
 from app.config import Settings
+from app.errors import ConfigError
 from app.ids import new_id, new_secret
 from app.store.engine import Store
 from app.store.keys import ApiKey, insert_key, list_keys, revoke_key
@@ -36,6 +37,8 @@ def keys(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _create(settings: Settings, *, user: str, role: str, tenant: str) -> int:
+    if not user.strip():
+        raise ConfigError("--user is empty; name whose key it is.")
     key = new_secret("eb")
     row = ApiKey(
         id=new_id("key"),

@@ -108,8 +108,9 @@ class TurnContent:
 
     @property
     def produced(self) -> bool:
-        """Whether there is text, an image or a card (E5); commentary alone is no answer."""
-        return self.chars > 0 or any(extra["type"] != "commentary" for extra in self.extras)
+        """Whether there is text, an image or a card (E5); commentary alone is no answer, nor is white space."""
+        said = self.chars > 0 and any(not piece.isspace() for block in self.blocks for piece in block.pieces)
+        return said or any(extra["type"] != "commentary" for extra in self.extras)
 
     @property
     def visible(self) -> bool:

@@ -160,3 +160,5 @@ def _report(one: Hook, failure: Exception) -> None:
     place = None if isinstance(failure, HookFailure) else where_raised(failure)
     then = "watched" if one.node in WATCHING else one.on_failure
     _log.warning("hook failed", hook=one.name, node=one.node, reason=reason, at=place, on_failure=then)
+    if place is not None:
+        _log.debug("hook failure in full", hook=one.name, exc_info=failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -80,9 +81,9 @@ class Replace:
                 return payload.with_text(clean(self.text))
             case AfterGeneration() if isinstance(self.text, str):
                 return replace(payload, text=clean(self.text))
-            case BeforeGeneration() if _are_messages(self.messages):
+            case BeforeGeneration() if _are_messages(self.messages) and _is_json(self.messages):
                 return replace(payload, messages=self.messages)
-            case BeforeTool() if isinstance(self.arguments, dict) and all(isinstance(k, str) for k in self.arguments):
+            case BeforeTool() if isinstance(self.arguments, dict) and _is_json(self.arguments):
                 return replace(payload, arguments=self.arguments)
             case AfterTool():
                 try:
@@ -99,6 +100,15 @@ _WANTED: dict[Node, str] = {
     "after_tool": "result",
     "after_generation": "text",
 }
+
+
+def _is_json(value: object) -> bool:
+    """Whether it can be sent to a model, shown and stored as it is."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return not isinstance(value, dict) or all(isinstance(key, str) for key in value)
 
 
 def _are_messages(value: object) -> TypeGuard[Messages]:

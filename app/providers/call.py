@@ -1,7 +1,7 @@
 """From the bytes of a reply to chunks, in every dialect: what ends a stream, what cuts it, what is only logged.
 
 `[DONE]`, the dialect's own last event or a finish mark allows the end. After a finish mark the stream is read on, but
-nothing that happens there can spoil the answer, and it is not waited for long.
+nothing that happens there can spoil the answer, and a silence is not waited for long.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ def _events(
     first: bytes, pieces: Iterator[bytes], reply: Reply, reader: StepReader, limits: UpstreamLimits
 ) -> Iterator[Chunk]:
     decoder = EventDecoder(stream_bytes=limits.upstream_bytes)
-    ringing = False
     piece: bytes | None = first
     while piece is not None:
         try:
@@ -105,8 +104,8 @@ def _events(
         except ProviderError as error:
             _only_late(error, reader)
             return
-        if reader.finished and not ringing:
-            ringing = True
+        if reader.finished:
+            # From the last byte on: there are endpoints that send their mark first.
             reply.end_within(limits.after_finish_timeout)
         piece = next(pieces, None)
     try:

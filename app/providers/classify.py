@@ -16,6 +16,8 @@ from app.providers.errors import ProviderError, UpstreamRejected, UpstreamUnavai
 
 _PASSING_4XX = frozenset({408, 425, 429})
 _DETAIL_CHARS = 2000
+# Seconds; a hundred years.
+_FOREVER = 3.2e9
 _HIDDEN = "[hidden]"
 
 # Words of codes and types, lower case, letters and digits only, without a final "error" or "exception".
@@ -110,6 +112,9 @@ def parse_retry_after(value: str | None, *, now: datetime | None = None) -> floa
     A past date is 0. None where the header is absent, negative, not finite or not understood; never raises.
     """
     text = (value or "").strip()
+    if text.isascii() and text.isdigit():
+        # However far away that is: more than anybody will wait.
+        return _FOREVER if len(text) > 9 else float(text)
     if not text or len(text) > 100:
         return None
     try:

@@ -41,9 +41,9 @@ class UpstreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     upstream_bytes: int = 67_108_864
     argument_bytes: int = 8 << 20
     tool_calls: int = 128
-    # How long the body of a refusal, and the rest of a stream after its finish mark, may take.
+    # How long the body of a refusal may take, and how long a stream may be silent after its finish mark.
     error_body_timeout: float = 5.0
-    after_finish_timeout: float = 3.0
+    after_finish_timeout: float = 6.0
 
 
 class Line:
@@ -139,7 +139,7 @@ class Reply:
         self.whole = True
 
     def end_within(self, seconds: float) -> None:
-        """Cut the connection if the body has not ended in `seconds`."""
+        """Cut the connection if the body has not ended in `seconds` from now; an earlier limit counts no more."""
         self._ring(seconds)
 
 
@@ -168,11 +168,14 @@ class Upstream:
         """
         line = self._take()
         call = line.begin()
-        undo = [cancel.on_cancel(lambda: line.cut(call))]
+        forget = cancel.on_cancel(lambda: line.cut(call))
+        silence: Callable[[], None] = _nothing
         reply: Reply | None = None
 
         def ring(seconds: float) -> None:
-            undo.append(self._alarm.after(seconds, lambda: line.cut(call)))
+            nonlocal silence
+            silence()
+            silence = self._alarm.after(seconds, lambda: line.cut(call))
 
         try:
             if cancel.cancelled:
@@ -184,8 +187,8 @@ class Upstream:
                 reply = Reply(response, cancel, ring)
                 yield reply
         finally:
-            for take_back in undo:
-                take_back()
+            forget()
+            silence()
             self._give_back(line, clean=reply is not None and reply.whole)
 
     def redact(self, text: str) -> str:
@@ -297,6 +300,10 @@ class Upstream:
 
     def __repr__(self) -> str:
         return f"<Upstream {len(self._busy)} busy, {len(self._idle)} idle>"
+
+
+def _nothing() -> None:
+    """No alarm is set."""
 
 
 def _cancelled() -> StreamIncomplete:

@@ -145,6 +145,12 @@ class CallAssembler:
 
     def _place(self, call_id: str, name: str, index: int | None, arguments: object, seen: list[OpenCall]) -> OpenCall:
         known = self._by_id.get(call_id) if call_id else None
+        at = self._by_index.get(index) if index is not None else None
+        if known is not None and at is not None and at.id == call_id:
+            # Two calls that were given one id are told apart by their index.
+            known = at
+        if known in seen and name:
+            return self._new(index)
         if known is not None:
             moved = index is not None and known.index is not None and index != known.index
             return self._new(index) if moved and name and index not in self._by_index and known.complete() else known

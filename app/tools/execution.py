@@ -184,6 +184,7 @@ class _Run:
             # The text of a foreign error may hold anything; the log gets its kind and its place.
             kind, place = type(end.error).__name__, where_raised(end.error)
             _log.warning("tool error", tool=self.tool.name, error=kind, at=place, **self._ids())
+            _log.debug("tool error in full", exc_info=end.error, **self._ids())
         return self.outcome("error", error_words(end.error))
 
     def timed_out(self) -> ToolOutcome:

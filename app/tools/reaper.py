@@ -23,6 +23,8 @@ import sys
 import time
 
 _PR_SET_CHILD_SUBREAPER = 36
+# What a shell's background job, and Python itself, would have the child ignore.
+_DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM]
 # How often the service's life is checked beside the pipe: a process forked by a tool may hold a copy of the write end.
 _PARENT_CHECK_SECONDS = 0.4
 
@@ -42,7 +44,7 @@ def main() -> int:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     try:
-        child = os.posix_spawnp(argv[0], argv, _environment(), setpgroup=0, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+        child = os.posix_spawnp(argv[0], argv, _environment(), setpgroup=0, setsigdef=_DEFAULT)
     except (OSError, ValueError) as error:
         _tell(status, f"failed {getattr(error, 'strerror', None) or error}")
         return 127

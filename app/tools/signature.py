@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -93,8 +94,9 @@ def read_signature(
         ConfigError: the function cannot be a tool; names the tool and the parameter.
     """
     parameters = list(inspect.signature(function).parameters.values())
-    hints = dict(getattr(function, "__annotations__", {}))
-    context = _context_parameter(parameters, hints, function, local_names)
+    plain = _plain(function)
+    hints = dict(getattr(plain, "__annotations__", {}))
+    context = _context_parameter(parameters, hints, plain, local_names)
     takes_all, wanted = False, []
     for parameter in parameters:
         if parameter.name == context:
@@ -113,12 +115,19 @@ def read_signature(
             raise ConfigError(f"tool '{name}': parameter '{parameter.name}' has no type hint.")
         if isinstance(parameter.default, FieldInfo):
             raise ConfigError(f"tool '{name}': write '{parameter.name}' as Annotated[type, Field(…)] = default.")
-    types = _resolve(function, name, {p.name: hints[p.name] for p in wanted}, local_names)
+    types = _resolve(plain, name, {p.name: hints[p.name] for p in wanted}, local_names)
     model, names = _build_model(name, wanted, types, argument_descriptions(function.__doc__), allow_more=takes_all)
     shown = dict(schema) if schema is not None else _shown_schema(model, name)
     if shown.get("type") != "object":
         raise ConfigError(f'tool \'{name}\': schema= must be a JSON Schema with "type": "object".')
     return Signature(context=context, names=names, model=model, takes_all=takes_all, schema=shown)
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind `functools.partial`, or the method that a callable object is called by: it has the hints."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def description_of(doc: str | None) -> str:

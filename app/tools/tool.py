@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, get_args, overload
 
 from app.errors import ConfigError
@@ -63,7 +64,10 @@ class Tool:
         if self.approval_words is None:
             return f"{self.title}?"
         shown = self.redacted(arguments) or {}
-        return re.sub(r"\{(\w+)\}", lambda hole: str(shown[hole[1]]) if hole[1] in shown else hole[0], self.approval_words)
+        words = []
+        for text, name, form, _ in Formatter().parse(self.approval_words):
+            words += [text, "" if name is None else _formatted(shown.get(name, "(not given)"), form or "")]
+        return "".join(words)
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them, of the types of its hints.
@@ -132,7 +136,8 @@ def tool(
         title: words for a person while it runs ("Creating the invoice").
         side_effects: `none`, `idempotent` (may be run again with the same key) or `unsafe` (never run twice, X2).
         timeout: seconds; None takes the configured default (B2).
-        approval: whether a person must allow each call; a string is the question, `{argument}` in it is filled in.
+        approval: whether a person must allow each call; a string is the question, in which
+            `{argument}`, or `{argument:.2f}`, is filled in.
         name: what the model calls it; the function's name if left out.
         schema: the JSON Schema of the arguments, by hand; needed for a function that takes `**arguments`.
         redact: the arguments that nobody is shown, or a function from the arguments to those that may be shown.
@@ -148,6 +153,8 @@ def tool(
         own_name = name if name is not None else str(getattr(fn, "__name__", ""))
         _check(fn, own_name, side_effects=side_effects, timeout=timeout, approval=approval)
         signature = read_signature(fn, own_name, schema, local_names)
+        if isinstance(approval, str):
+            _check_question(own_name, approval, signature)
         return Tool(
             name=own_name,
             title=title or own_name.replace("_", " ").replace("-", " ").strip().capitalize(),
@@ -165,6 +172,26 @@ def tool(
         )
 
     return decorate if function is None else decorate(function)
+
+
+def _formatted(value: object, form: str) -> str:
+    """A value in the form that the question asks for, or as it is where that does not fit it."""
+    try:
+        return format(value, form)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _check_question(name: str, question: str, signature: Signature) -> None:
+    try:
+        named = [field for _, field, _, _ in Formatter().parse(question) if field is not None]
+    except ValueError as error:
+        raise ConfigError(f"tool '{name}': the question of approval cannot be read: {error}.") from None
+    known = signature.schema.get("properties", {})
+    unknown = [field for field in named if field not in known]
+    if unknown and not (signature.takes_all and not known):
+        there = f"there are {', '.join(known)}" if known else "there are none"
+        raise ConfigError(f"tool '{name}': approval asks for {{{unknown[0]}}}, which is no argument; {there}.")
 
 
 def _check(fn: object, name: str, *, side_effects: str, timeout: Any, approval: bool | str) -> None:

@@ -32,12 +32,14 @@ from app.store import approvals, journal, turns
 from app.store.engine import Connection, Store
 from app.turns.clock import TurnClock
 from app.turns.live import LiveTurn
+from app.turns.progress import Progress
 from app.turns.recorder import Recorder
 from app.turns.state import State
 
 log = structlog.get_logger(__name__)
 # How long a tool waits to be put on record before it is not run at all (PROTOCOL 5).
 DURABLE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
 
 
 class TurnStage:
@@ -64,6 +66,7 @@ class TurnStage:
         self.under_way: set[str] = set()
         self.steps: list[tuple[Message, dict[str, ToolResult]]] = []
         self._block_of_step = 0
+        self._progress = Progress(self.emitted, background)
 
     def __repr__(self) -> str:
         return f"<TurnStage {self._turn.id} steps={len(self.steps)} under_way={len(self.under_way)}>"
@@ -89,8 +92,10 @@ class TurnStage:
             case ToolEnd() | ToolProgress() if "status" in tools.get(event.tool_call_id, {"status": ""}):
                 if isinstance(event, ToolEnd):
                     raise AgentMisbehaved(f"the tool call {event.tool_call_id} ended without having been started")
-                return
-        self._recorder.record(event)
+            case ToolProgress():
+                self._progress.take(event)
+            case _:
+                self._recorder.record(event)
 
     def emitted(self, event: Event) -> None:
         """An event that a running tool sent."""
@@ -156,7 +161,7 @@ class TurnStage:
         events = [part for event in events for part in fit(event)]
         self._recorder.note_events(events)
         try:
-            await self._recorder.flush(timeout=DURABLE_SECONDS)
+            await self._flush_within(DURABLE_SECONDS)
         except EarlybyteError as error:
             log.warning("tool not run: its start is not durable", timeout=DURABLE_SECONDS, error=error.message)
             return False
@@ -167,6 +172,19 @@ class TurnStage:
             if isinstance(event, ToolStart):
                 self.under_way.add(event.tool_call_id)
         return True
+
+    async def _flush_within(self, seconds: float) -> None:
+        """Flush, again and again while the store refuses: one that is locked says so before the time is over."""
+        give_up_at = monotonic() + seconds
+        while True:
+            try:
+                await self._recorder.flush(timeout=max(0.05, give_up_at - monotonic()))
+            except EarlybyteError:
+                if monotonic() + _PAUSE_SECONDS >= give_up_at or self._turn.is_over():
+                    raise
+                await anyio.sleep(_PAUSE_SECONDS)
+            else:
+                return
 
     def note_result(self, result: ToolResult) -> None:
         """Note the result of a call that has no events, such as one of a tool that there is not."""

@@ -354,6 +354,20 @@ def test_finish_mark_without_done_is_waited_for_a_little(make: Any) -> None:
     assert chunks[-1].finish == "stop"
 
 
+def test_what_comes_after_a_finish_mark_is_part_of_the_answer(make: Any) -> None:
+    """There are endpoints that send the mark first: a silence ends the answer, not the time since the mark."""
+    words = [step for n in range(8) for step in (Pause(0.15), Raw(_said(f"{n} ")))]
+    with Upstream([Raw(_said("", finish="stop")), *words, Raw(b"data: [DONE]\n\n")]) as upstream:
+        chunks = call(make(upstream.url, after_finish_timeout=0.6))
+    assert text(chunks) == "0 1 2 3 4 5 6 7 "
+    assert isinstance(chunks[-1], StepEnd)
+
+
+def _said(words: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": words}, "finish_reason": finish}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
 @pytest.mark.parametrize("late", [Cut(), Reset(), Raw(b'data: {"error":"late"}\n\n'), Raw(b"data: {bro\n\n")])
 def test_nothing_after_a_finish_mark_spoils_the_answer(late: Any, make: Any) -> None:
     """A cut, an error event or nonsense after the finish mark is only logged."""

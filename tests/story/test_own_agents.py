@@ -29,6 +29,7 @@ NAMES = (
     ),
     *("says_nothing", "raises", "async_raises", "exits", "passing", "transient", "rubbish", "deaf", "async_deaf"),
     *("talks_on", "waits_to_be_freed", "drips", "uses_tools", "async_uses_tools", "raises_after_a_tool"),
+    *("white_space", "reports_progress", "odd_arguments", "partial_of_async", "partial_of_callback", "polls"),
 )
 
 
@@ -434,3 +435,44 @@ def test_only_a_restartable_agent_is_started_again_after_a_crash(crashed: tuple[
     assert (again["type"], again.get("text")) == ("completion", "answer of start 2")
     assert (once["type"], once.get("code"), once.get("retryable")) == ("error", "recovered", True)
     assert [len(rows(service, streams[text])) for text in ("again", "once")] == [2, 1]
+
+
+# -- what was found wanting
+
+
+@pytest.mark.parametrize(("agent", "said"), [("partial_of_async", "partial hi"), ("partial_of_callback", "told hi")])
+def test_an_async_agent_behind_a_partial_runs_on_the_loop(service: Service, agent: str, said: str) -> None:
+    """PROTOCOL 9: what the function is decides, not how it was wrapped."""
+    stream = ask(service, agent)
+    assert (stream.text, ending(stream)) == (said, ("completion", "complete", "stop"))
+
+
+def test_white_space_alone_is_no_answer(service: Service) -> None:
+    """Section 5: nothing that can be seen."""
+    assert ending(ask(service, "white_space")) == ("error", "empty_answer", True)
+
+
+def test_progress_of_an_own_agent_is_coalesced(service: Service) -> None:
+    """PROTOCOL 3: five a second."""
+    stream = ask(service, "reports_progress")
+    told = stream.of("tool_progress")
+    assert 1 <= len(told) <= 10, "a hundred in half a second or more"
+    assert all(later.at - earlier.at > 0.1 for earlier, later in pairwise(told))
+    assert stream.text == "dug"
+
+
+def test_arguments_of_call_tool_are_json(service: Service) -> None:
+    """What cannot be sent is refused where it was asked for; a lone surrogate becomes U+FFFD, as everywhere (F4)."""
+    stream = ask(service, "odd_arguments")
+    assert stream.text == "'x\\ufffd' error error error error "
+    assert ending(stream) == ("completion", "complete", "stop")
+    assert len(stream.of("tool_start")) == 1
+
+
+def test_an_agent_that_only_asks_whether_it_may_go_on_hears_that_it_may_not(service: Service) -> None:
+    """PROTOCOL 9: after a cancel `on_delta` raises `TurnOver`, whatever it is given."""
+    stream = service.stream("hi", service.conversation(profile="polls"))
+    stream.wait_for("text_delta")
+    service.call("POST", f"/v1/turns/{turn_of(stream)}/cancel")
+    stream.read_to_end()
+    wait_until(lambda: [row for row in service.ledger(agent="polls") if row.get("heard")], what="TurnOver in the agent")

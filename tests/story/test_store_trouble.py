@@ -90,6 +90,19 @@ def test_a_tool_whose_start_is_not_on_record_is_not_run(world: tuple[Upstream, S
     assert stream.of("completion")[0]["status"] == "complete"
 
 
+def test_a_tool_runs_when_its_start_is_on_record_within_two_seconds(world: tuple[Upstream, Service]) -> None:
+    """The store says no after one; it is asked again until the two are over (section 5)."""
+    _, service = world
+    stream = service.stream("tool")
+    stream.wait_for("text_delta")
+    with locked(service) as release:
+        stream.wait_for(lambda s: s.text.count("word") == 20)
+        threading.Timer(1.5, release.set).start()
+        stream.read_to_end(40)
+    assert [e["status"] for e in stream.of("tool_end")] == ["ok"]
+    assert len(service.ledger(phase="begin", tool="record")) == 1
+
+
 def test_a_turn_is_refused_while_the_store_takes_nothing(world: tuple[Upstream, Service]) -> None:
     """F2: the decision takes at most two seconds, else 503; a refused turn leaves nothing behind (H5)."""
     _, service = world

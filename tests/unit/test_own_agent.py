@@ -16,7 +16,6 @@ import pytest
 from app.agents.context import AgentContext, AgentMisbehaved, ToolCallFailed, Transient, TurnOver
 from app.agents.own_agent import load_agent
 from app.agents.speech import AnswerTooLong
-from app.clock import monotonic
 from app.errors import ConfigError, EarlybyteError
 from app.events import (
     ActionCard,
@@ -32,6 +31,7 @@ from app.events import (
 )
 from app.events.types import Usage
 from app.tools import ToolError, tool
+from tests.agents_for_tests import generator
 from tests.performers import Scene, free
 
 pytestmark = pytest.mark.anyio
@@ -540,6 +540,8 @@ async def test_tools_called_from_several_threads_at_once_all_answer() -> None:
     [
         ("no_colon", "package.module:name"), ("tests.no_such_module:x", "cannot be loaded"),
         ("tests.performers:no_such", "no function"), ("tests.performers:STOP", "no function"),
+        ("app.clock:now_ms", "must take the context"), ("tests.agents_for_tests:ran_before_all", "no function"),
+        ("tests.service:wait_until", "must take the context"),
     ],
 )  # fmt: skip
 def test_an_agent_that_cannot_be_loaded_is_refused_by_name(spec: str, words_: str) -> None:
@@ -551,4 +553,4 @@ def test_an_agent_that_cannot_be_loaded_is_refused_by_name(spec: str, words_: st
 
 def test_a_named_function_is_loaded() -> None:
     """The function itself."""
-    assert load_agent("app.clock:monotonic") is monotonic
+    assert load_agent("tests.agents_for_tests:generator") is generator

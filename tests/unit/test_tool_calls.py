@@ -35,6 +35,26 @@ CASES: dict[str, tuple[list[list[Any]], list[Any]]] = {
     "id in every fragment": ([[item(0, "k1", "a", '{"x"')], [item(0, "k1", arguments=":1}")]], [A]),
     "id and name in every fragment": ([[item(0, "k1", "a", '{"x"')], [item(0, "k1", "a", ":1}")]], [A]),
     "name in every fragment, no id": ([[item(0, None, "a", '{"x"')], [item(0, None, "a", ":1}")]], [(None, *A[1:])]),
+    "one id twice in a delta": ([[item(0, "k1", "a", '{"x":1}'), item(1, "k1", "b", '{"y":2}')]], [A, (None, *B[1:])]),
+    "one id twice in a delta, then fragments by index": (
+        [[item(0, "k1", "a", ""), item(1, "k1", "b", "")], [item(0, arguments='{"x":1}')], [item(1, arguments='{"y":2}')]],
+        [A, (None, *B[1:])],
+    ),
+    "one id twice in a delta, then fragments by both": (
+        [
+            [item(0, "k1", "a", ""), item(1, "k1", "b", "")],
+            [item(1, "k1", arguments='{"y":2}'), item(0, "k1", arguments='{"x":1}')],
+        ],
+        [A, (None, *B[1:])],
+    ),
+    "one id twice in a delta at one index": (
+        [[item(0, "k1", "a", '{"x":1}'), item(0, "k1", "b", '{"y":2}')]],
+        [A, (None, *B[1:])],
+    ),
+    "one id twice in a delta without an index": (
+        [[item(None, "k1", "a", '{"x":1}'), item(None, "k1", "b", '{"y":2}')]],
+        [A, (None, *B[1:])],
+    ),
     "index drifts under one id": ([[item(0, "k1", "a", '{"x"')], [item(1, "k1", arguments=":1}")]], [A]),
     "new id at an index in use": ([[item(0, "k1", "a", '{"x":1}')], [item(0, "k2", "b", '{"y":2}')]], [A, B]),
     "fragments after a reused index": (

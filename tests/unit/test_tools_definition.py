@@ -303,15 +303,26 @@ def test_redaction_masks_names_and_shows_nothing_when_its_rule_fails():
     assert tool(redact=lambda a: {"deep": len(a["deep"])})(shown).redacted(own) == {"deep": 1}
 
 
-def test_approval_prompt_is_filled_with_redacted_arguments():
-    """A question shows what the tool's rule allows, and leaves unknown holes as they are."""
+@pytest.mark.parametrize("question", ["Pay {nope}?", "Pay {}?", "Pay {amount.real}?", "Pay {0}?", "Pay {amount?", "Pay }?"])
+def test_question_that_cannot_be_filled_in_is_refused(question: str):
+    """A template is not to reach the person who has to decide."""
+    with pytest.raises(ConfigError, match="tool 'pay': "):
 
-    @tool(approval="Pay {amount} to {iban}, {nothing}?", redact="iban")
-    def pay(amount: int, iban: str) -> str:
+        @tool(approval=question)
+        def pay(amount: float) -> str:
+            return ""
+
+
+def test_approval_prompt_is_filled_with_redacted_arguments():
+    """A question shows what the tool's rule allows, in the form that it asks for where that fits."""
+
+    @tool(approval="Pay {amount:.2f} to {iban} for {what:.1f}, {note}?", redact="iban")
+    def pay(amount: float, iban: str, what: str, note: str = "") -> str:
         return ""
 
     assert pay.approval is True
-    assert pay.prompt({"amount": 3, "iban": "DE1"}) == "Pay 3 to …, {nothing}?"
+    asked = pay.prompt({"amount": 3, "iban": "DE1", "what": "{amount}"})
+    assert asked == "Pay 3.00 to … for {amount}, (not given)?"
 
     @tool(title="Deleting it", approval=True)
     def delete() -> str:

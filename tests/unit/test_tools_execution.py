@@ -148,7 +148,7 @@ async def test_whatever_a_tool_raises_is_an_outcome_in_one_short_sentence(is_asy
 
 
 async def test_log_of_a_failing_tool_names_the_place_and_not_the_text():
-    """The text may hold a secret; the operator gets the kind and the line."""
+    """The text may hold a secret; the operator gets the kind and the line, and at `debug` all of it."""
 
     @tool
     def leaks() -> str:
@@ -156,9 +156,13 @@ async def test_log_of_a_failing_tool_names_the_place_and_not_the_text():
 
     with capture_logs() as logs:
         await run(leaks)
-    assert [(line["event"], line["error"]) for line in logs] == [("tool error", "RuntimeError")]
-    assert logs[0]["at"].startswith("test_tools_execution.py:")
-    assert "hunter2" not in str(logs)
+    line, detail = logs
+    assert (line["event"], line["error"]) == ("tool error", "RuntimeError")
+    assert line["at"].startswith("test_tools_execution.py:")
+    assert "hunter2" not in str(line)
+    # Who needs the text asks for it.
+    assert detail["log_level"] == "debug"
+    assert "hunter2" in str(detail["exc_info"])
 
 
 async def test_result_that_is_no_json_is_an_error():

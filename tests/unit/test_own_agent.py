@@ -541,7 +541,6 @@ async def test_tools_called_from_several_threads_at_once_all_answer() -> None:
         ("no_colon", "package.module:name"), ("tests.no_such_module:x", "cannot be loaded"),
         ("tests.performers:no_such", "no function"), ("tests.performers:STOP", "no function"),
         ("app.clock:now_ms", "must take the context"), ("tests.agents_for_tests:ran_before_all", "no function"),
-        ("tests.service:wait_until", "must take the context"),
     ],
 )  # fmt: skip
 def test_an_agent_that_cannot_be_loaded_is_refused_by_name(spec: str, words_: str) -> None:

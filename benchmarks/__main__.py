@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one short run each: a look, no figures to rely on")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender; medians count (3)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long a paced turn speaks (10)")
+    parser.add_argument("--churn", type=float, default=120.0, help="how many seconds streams come and go (120)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and report go")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
@@ -41,9 +42,9 @@ def main() -> int:
     if sys.platform != "linux":
         print("The benchmarks read /proc and need Linux.", file=sys.stderr)
         return 2
-    plan = Plan(repeats=given.repeats, seconds=given.seconds)
+    plan = Plan(repeats=given.repeats, seconds=given.seconds, churn=given.churn)
     if given.quick:
-        plan = Plan(repeats=1, seconds=min(4.0, given.seconds), quick=True)
+        plan = Plan(repeats=1, seconds=min(4.0, given.seconds), quick=True, churn=40.0)
     about = machine.describe()
     about["runs"] = (
         f"{'quick: one short run' if plan.quick else f'medians of {plan.repeats}'}; paced turns of {plan.seconds:g} s"

@@ -32,6 +32,8 @@ class Plan:
     repeats: int = 3
     seconds: float = 10.0
     quick: bool = False
+    # Seconds of the churn case; 1800 shows what two minutes cannot.
+    churn: float = 120.0
     cores: machine.Cores = field(default_factory=machine.Cores.split)
 
     @property
@@ -346,6 +348,35 @@ async def history(plan: Plan) -> Outcome:
     return outcome
 
 
+async def churn(plan: Plan) -> Outcome:
+    """Fifty streams opened a second, every other one left in the middle: nothing may grow."""
+    measured = Measured("churn", "Earlybyte", f"50 opens a second for {plan.churn:.0f} s, half of them left early")
+    run = Run()
+    measured.runs.append(run)
+    # Logs are kept for a quarter of an hour by design; with a small limit that is full early, the rest can be seen.
+    async with Ours(core=plan.core, limits={"logs_bytes": 16 << 20}) as program:
+        await warm(program)
+        held: list[float] = []
+        async with Watch(run, program.pid):
+            for _ in range(max(4, int(plan.churn / _ROUND))):
+                asked = await program.turns(Wish(tokens=10, rate=20), int(50 * _ROUND))
+                streams = await open_all(run, program.port, asked, rate=50)
+                for stream in streams[::2]:
+                    stream.leave()
+                await asyncio.wait([stream.ended for stream in streams[1::2]], timeout=30)
+                held.append(machine.resident_bytes(program.pid) / 2**20)
+                say(f"    {held[-1]:6.1f} MiB after {len(held) * int(50 * _ROUND)} streams")
+        settled = held[len(held) // 2 :]
+        thousands = (len(settled) - 1) * 50 * _ROUND / 1000
+        growth = (settled[-1] - settled[0]) * 1024 / max(1.0, thousands)
+    measured.add("KiB a thousand streams", growth)
+    outcome = Outcome([measured])
+    # A thousand streams that leaked a task each would leave a megabyte.
+    outcome.verdicts.append(Verdict("churn: growth in the second half, per thousand streams", growth, 256, " KiB"))
+    return outcome
+
+
+_ROUND = 10.0
 _WHO = ("Earlybyte", "floor", "naive")
 CASES: dict[str, Callable[[Plan], Awaitable[Outcome]]] = {
     "burst": burst,
@@ -354,4 +385,5 @@ CASES: dict[str, Callable[[Plan], Awaitable[Outcome]]] = {
     "fan-out": fan_out,
     "idle": idle,
     "history": history,
+    "churn": churn,
 }

@@ -103,13 +103,18 @@ class Ours(Program):
     name = "Earlybyte"
 
     def __init__(
-        self, *, core: int, rungs: Mapping[str, float] | None = None, profile: Mapping[str, Any] | None = None
+        self,
+        *,
+        core: int,
+        rungs: Mapping[str, float] | None = None,
+        profile: Mapping[str, Any] | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(core=core)
         groups: dict[str, Mapping[str, Any]] = {
             "server": {"port": self.port},
             "store": {"url": f"sqlite+aiosqlite:///{self.folder / 'bench.db'}"},
-            "limits": {"turns": 2000, "queued": 100, "viewers": 10_000},
+            "limits": {"turns": 2000, "queued": 100, "viewers": 10_000} | dict(limits or {}),
             "timeouts": rungs or {},
             "profiles.default": profile or {"provider": "agent", "agent": "benchmarks.agents:talk"},
         }

@@ -50,6 +50,14 @@ BAD_NGINX = {
         ("proxy_buffering off;", 'proxy_buffering off; proxy_set_header Last-Event-ID "";'),
         "Last-Event-ID",
     ),
+    "requests mirrored": (("proxy_buffering off;", "proxy_buffering off; mirror /copy;"), "mirror"),
+    "events searched": (
+        ("proxy_buffering off;", "proxy_buffering off; sub_filter a b; sub_filter_types *;"),
+        "sub_filter",
+    ),
+    "rate limited": (("proxy_buffering off;", "proxy_buffering off; proxy_limit_rate 1k;"), "proxy_limit_rate"),
+    "not in chunks": (("proxy_buffering off;", "proxy_buffering off; chunked_transfer_encoding off;"), "chunked"),
+    "bytes held back": (("proxy_buffering off;", "proxy_buffering off; tcp_nodelay off;"), "tcp_nodelay"),
     "body too small": (("proxy_buffering off;", "proxy_buffering off; client_max_body_size 64k;"), "client_max_body_size"),
 }
 DEPLOYMENT = """
@@ -111,6 +119,14 @@ def test_the_shipped_files_are_right() -> None:
     kubernetes = check_kubernetes(str(PROJECT / "deploy/kubernetes/earlybyte.yaml"), Settings())
     assert not wrong(nginx + compose + kubernetes)
     assert any("proxy_read_timeout" in finding.what for finding in nginx)
+
+
+def test_what_an_eventsource_cannot_bear_is_noted(tmp_path: Path) -> None:
+    """No fallback for nginx's own errors works until the first restart: a note, not a fault."""
+    noted = [one for one in check_text("nginx", GOOD, tmp_path) if one.verdict == "note"]
+    assert any("502, 503, 504" in one.what for one in noted)
+    shipped = check_nginx(str(PROJECT / "deploy/nginx/earlybyte.conf"), Timeouts(), Limits())
+    assert not [one for one in shipped if one.verdict == "note"]
 
 
 def test_the_role_that_a_manifest_gives_counts(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def check_nginx(path: str, timeouts: Timeouts, limits: Limits) -> list[Finding]:
     for place in streams:
         if place.last("proxy_pass") is not None:
             findings += _stream(config, place, timeouts, "the events of a turn")
+            findings += _away(place, f"{place.where} (the events of a turn)")
             findings += _log(config, place)
     for place in config.places(TURNS):
         if place.last("proxy_pass") is not None:
@@ -59,14 +60,57 @@ def _stream(config: NginxFile, place: Place, timeouts: Timeouts, what: str) -> I
     ):
         if place.value(name, "off") != "off":
             yield wrong(where, f"{name} is {place.value(name, 'off')}", mend)
-    if place.value("limit_rate", "0") != "0":
-        yield wrong(where, f"limit_rate is {place.value('limit_rate', '0')}: events come late", "limit_rate 0;")
+    for name in ("limit_rate", "proxy_limit_rate"):
+        if place.value(name, "0") != "0":
+            yield wrong(where, f"{name} is {place.value(name, '0')}: events come late", f"{name} 0;")
+    yield from _meddling(place, where)
     send = seconds(place.value("send_timeout", "60s"))
     if send is not None and send <= timeouts.viewer_write:
         yield wrong(
             where,
             f"send_timeout is {show(send)} s, not longer than timeouts.viewer_write = {show(timeouts.viewer_write)}",
             "Leave it at its 60s.",
+        )
+
+
+def _meddling(place: Place, where: str) -> Iterator[Finding]:
+    """What looks into a stream, repeats it or cuts it into pieces of its own."""
+    if place.value("mirror", "off") != "off":
+        yield wrong(where, "mirror sends every request twice: a POST that starts a turn, too", "mirror off;")
+    types = {kind for args in place.every("sub_filter_types") for kind in args}
+    if place.every("sub_filter") and types & {"text/event-stream", "application/x-ndjson", "*"}:
+        yield wrong(where, "sub_filter reads event streams: events are held back", "Take their types out.")
+    if place.value("chunked_transfer_encoding", "on") == "off":
+        yield wrong(
+            where,
+            "chunked_transfer_encoding is off: a stream that breaks looks like one that ended",
+            "chunked_transfer_encoding on;",
+        )
+    if place.value("tcp_nodelay", "on") == "off":
+        yield wrong(where, "tcp_nodelay is off: small events wait for an acknowledgement", "tcp_nodelay on;")
+    if place.value("proxy_intercept_errors", "off") == "on":
+        yield note(
+            where,
+            "proxy_intercept_errors is on: nginx's pages may take the place of the service's answers",
+            "proxy_intercept_errors off;",
+        )
+
+
+def _away(place: Place, where: str) -> Iterator[Finding]:
+    """What an EventSource gets when no server answers: from an error status it never comes back (R6)."""
+    turned = {code for args in place.every("error_page") for code in args[:-1]}
+    missing = [code for code in ("502", "503", "504") if code not in turned]
+    if missing:
+        yield note(
+            where,
+            f"nginx's own {', '.join(missing)} reach an EventSource, which never comes back from them",
+            "error_page 502 503 504 = @away; as in deploy/nginx/earlybyte.conf.",
+        )
+    if place.value("proxy_next_upstream", "error") == "off":
+        yield note(
+            where,
+            "proxy_next_upstream is off: a refused or reset GET does not go on to the next server, which would be safe",
+            "proxy_next_upstream error timeout;",
         )
 
 

@@ -23,7 +23,7 @@ from app import bootstrap
 from app.api import openapi, problems
 from app.api.cors import ExactOrigins
 from app.api.edge import Edge
-from app.api.routes import conversations, demo, docs, events, health, messages, session, turns
+from app.api.routes import admin, conversations, demo, docs, events, health, messages, session, turns
 from app.config import Settings
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -54,9 +54,9 @@ def create_app(settings: Settings) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
         # Its own spans would hold the query of each URL, and that may be a ticket.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-        openapi_tags=[{"name": name} for name in ("conversations", "turns", "messages", "session", "operation")],
+        openapi_tags=[{"name": name} for name in ("conversations", "turns", "messages", "session", "admin", "operation")],
     )
-    routers = [part.router for part in (conversations, turns, events, messages, session, health, docs, demo)]
+    routers = [part.router for part in (conversations, turns, events, messages, session, admin, health, docs, demo)]
     for router in routers:
         app.include_router(router)
     problems.install(app, [*app.routes, *(route for router in routers for route in router.routes)])

@@ -233,6 +233,27 @@ class ActiveTurn(BaseModel):
     cancel_url: str
 
 
+class AdminTurn(BaseModel):
+    """A turn as its tenant's admin sees it: no word of what was said."""
+
+    id: str
+    conversation_id: str
+    user_id: str
+    profile: str
+    status: Literal["queued", "running", "waiting", "done"]
+    created_at: int
+    started_at: int | None = None
+    ended_at: int | None = None
+    reason: str | None = None
+
+
+class AdminTurnList(BaseModel):
+    """A page of turns, newest first."""
+
+    items: list[AdminTurn]
+    next_cursor: str | None = None
+
+
 class CancelAnswer(BaseModel):
     """Where a cancelled turn is."""
 

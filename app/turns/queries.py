@@ -43,8 +43,10 @@ class FoundTurn:
         return self.live is None and not self.log.ended
 
 
-async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supervisor) -> FoundTurn:
-    """The caller's own turn with a log of it.
+async def find_turn(
+    turn_id: str, caller: Caller, parts: Parts, supervisor: Supervisor, *, of_tenant: bool = False
+) -> FoundTurn:
+    """The caller's own turn with a log of it; with `of_tenant` that of anybody in the caller's tenant.
 
     A turn that is no longer in memory gets a log without frames, made from its stored message: readers get a snapshot. So
     does one that runs in another process, made from its journal: it is as it was a second ago, and nobody writes to it.
@@ -55,7 +57,7 @@ async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supe
     """
     live = supervisor.get(turn_id)
     if live is not None:
-        _check_owner(live.row, caller)
+        _check_owner(live.row, caller, of_tenant=of_tenant)
         return FoundTurn(row=live.row, log=live.log, live=live)
 
     async def load(conn: Connection) -> tuple[TurnRow | None, list[messages.Message], list[Entry]]:
@@ -68,7 +70,7 @@ async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supe
     row, found, entries = await parts.store.read(load)
     if row is None:
         raise NotFound(f"There is no turn {turn_id}.")
-    _check_owner(row, caller)
+    _check_owner(row, caller, of_tenant=of_tenant)
     log = parts.logs.get(turn_id)
     if log is None and row.status in ("queued", "running", "waiting"):
         log = TurnLog(content_of(row, entries))
@@ -78,8 +80,8 @@ async def find_turn(turn_id: str, caller: Caller, parts: Parts, supervisor: Supe
     return FoundTurn(row=row, log=log, live=None)
 
 
-def _check_owner(row: TurnRow, caller: Caller) -> None:
-    if (row.tenant, row.user_id) != (caller.tenant, caller.user_id):
+def _check_owner(row: TurnRow, caller: Caller, *, of_tenant: bool) -> None:
+    if row.tenant != caller.tenant or (row.user_id != caller.user_id and not of_tenant):
         raise NotFound(f"There is no turn {row.id}.")
 
 

@@ -278,9 +278,9 @@ def test_death_of_the_service_kills_the_whole_tree(tmp_path: Path, tmp_path_fact
 
 def test_child_that_kills_its_watcher_is_killed_with_its_group():
     """The last resort: the group of the child is known to the service."""
-    marker = f"31.{os.getpid()}"  # others may run the same test
+    marker = f"31.{time.monotonic_ns() % 10**9}"  # of this run alone
     with pytest.raises(ToolError, match="killed together with the process that watched it"):
-        ToolContext().run_process(["sh", "-c", f"sleep {marker} & kill -9 $PPID; sleep {marker}"])
+        ToolContext().run_process(["sh", "-c", f"sleep {marker} & sleep 0.2; kill -9 $PPID; sleep {marker}"])
     assert wait_for(lambda: not running(marker), 1), [Path(f"/proc/{pid}/stat").read_text() for pid in running(marker)]
 
 

@@ -253,13 +253,21 @@ class Settings(Group):
     profiles: Annotated[dict[str, Profile], Field(min_length=1)] = _DEFAULT_PROFILES
 
     @classmethod
-    def load(cls, path: str | None = None, *, environ: Mapping[str, str] | None = None) -> Self:
+    def load(
+        cls,
+        path: str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        stronger: Mapping[str, str] | None = None,
+    ) -> Self:
         """The settings from `path` (else `EARLYBYTE_CONFIG`, else `earlybyte.toml`, if there) and the environment.
+
+        `stronger` has variables that count more than those of the environment: what a command line says.
 
         Raises:
             ConfigError: one sentence that names the file or variable, the key, what is wrong and what is allowed.
         """
-        environ = os.environ if environ is None else environ
+        environ = {**(os.environ if environ is None else environ), **(stronger or {})}
         found = sources.read(path or environ.get("EARLYBYTE_CONFIG"), environ, cls)
         try:
             settings = cls.model_validate(found.values)

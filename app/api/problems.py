@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class Unauthenticated(EarlybyteError):
-    """This needs a valid API key."""
+    """This needs a valid API key: Authorization: Bearer <key>."""
 
     code = "unauthenticated"
 

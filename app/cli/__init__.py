@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or configuration. `chat` has its own
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,12 @@ from app.observability.logging import configure, mask
 __all__ = ["main"]
 
 
+def _address(arguments: argparse.Namespace) -> dict[str, str]:
+    """What `serve` was told of its address, as settings."""
+    told = {name: getattr(arguments, name, None) for name in ("host", "port")}
+    return {f"EARLYBYTE_SERVER__{name.upper()}": value for name, value in told.items() if value is not None}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code.
 
@@ -29,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.append(str(Path.cwd()))
     settings: Settings | None = None
     try:
-        settings = Settings.load(arguments.config)
+        settings = Settings.load(arguments.config, stronger=_address(arguments))
         budget.check(settings.timeouts)
         if arguments.command != "serve":
             # Standard output is for the result.

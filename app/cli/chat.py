@@ -135,9 +135,10 @@ class _Talk:
                 self._screen.note(error.message)
 
     async def _decision(self, event: dict[str, Any]) -> str:
-        self._screen.ask(event)
         if self._approve:
+            self._screen.ask(event, "")
             return "approve"
+        self._screen.ask(event)
         if not sys.stdin.isatty():
             self._screen.note("denied, because nobody can be asked here (--yes approves)")
             return "deny"

@@ -10,6 +10,18 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DIM, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _ENDINGS = {"complete": 0, "partial": 3, "cancelled": 130}
 NO_ANSWER = 4
+_STATUSES = {"unknown": "outcome unknown, it may or may not have taken effect", "timeout": "timed out"}
+_DECISIONS = {"approve": "approved", "deny": "denied"}
+_REASONS = {
+    "refused": "refused",
+    "length": "it became too long",
+    "content_filter": "the model's filter cut it off",
+    "tool_limit": "it used too many tools",
+    "deadline": "its time was over",
+    "upstream_error": "the model's answer broke off",
+    "shutdown": "the service stopped",
+    "recovered": "the service was started again",
+}
 
 
 class Screen:
@@ -23,6 +35,7 @@ class Screen:
         self._block = 1
         self._thinking = False
         self._titles: dict[str, str] = {}
+        self._ended: set[str] = set()
         self.exit_code: int | None = None
 
     def show(self, event: dict[str, Any]) -> None:
@@ -56,13 +69,14 @@ class Screen:
             case "queued":
                 self.note(f"waiting, place {event.get('position')} …")
             case "approval_resolved":
-                self.note(f"approval: {event.get('decision')} by {event.get('by')}")
+                decision = str(event.get("decision"))
+                self.note(f"approval: {_DECISIONS.get(decision, decision)} by {event.get('by')}")
             case "snapshot":
                 self._snapshot(event)
             case "completion":
                 self._completion(event)
             case "error":
-                self._finish(f"{event.get('message')}" + (" (try again)" if event.get("retryable") else ""), _RED)
+                self._finish(str(event.get("message")), _RED)
                 self.exit_code = NO_ANSWER
             case "message_save_failed":
                 self.note("The answer is not saved yet; the service goes on trying.", _YELLOW)
@@ -77,9 +91,9 @@ class Screen:
         self._err.write(f"{colour}{words}{_PLAIN}\n" if self._colour else f"{words}\n")
         self._err.flush()
 
-    def ask(self, event: dict[str, Any]) -> None:
-        """Show what an approval is for."""
-        self.note(f"{event.get('prompt') or event.get('title')} [y/n]", _YELLOW)
+    def ask(self, event: dict[str, Any], choice: str = " [y/n]") -> None:
+        """Show what an approval is for, and what can be answered."""
+        self.note(f"{event.get('prompt') or event.get('title')}{choice}", _YELLOW)
 
     def _text(self, event: dict[str, Any]) -> None:
         text = str(event.get("text", ""))
@@ -96,8 +110,10 @@ class Screen:
 
     def _tool_end(self, event: dict[str, Any]) -> None:
         status = str(event.get("status"))
+        self._ended.add(str(event.get("tool_call_id")))
         title = self._titles.get(str(event.get("tool_call_id")), "tool")
-        words = f"  {title}: {status}, {int(event.get('duration_ms', 0)) / 1000:.1f} s"
+        took = "" if status == "unknown" else f", {int(event.get('duration_ms', 0)) / 1000:.1f} s"
+        words = f"  {title}: {_STATUSES.get(status, status)}{took}"
         self.note(words, _DIM if status == "ok" else _RED)
 
     def _card(self, event: dict[str, Any]) -> None:
@@ -114,7 +130,12 @@ class Screen:
         if blocks:
             self._block = int(blocks[-1].get("block", self._block))
         for tool in event.get("tools", []):
-            self._titles[str(tool.get("tool_call_id"))] = str(tool.get("title") or tool.get("name"))
+            call_id = str(tool.get("tool_call_id"))
+            begun = call_id in self._titles
+            self._titles[call_id] = str(tool.get("title") or tool.get("name"))
+            # One that was seen to begin and has ended in the meantime.
+            if begun and tool.get("status") and call_id not in self._ended:
+                self._tool_end(tool)
         if isinstance(event.get("terminal"), dict):
             self.show(event["terminal"])
 
@@ -132,7 +153,8 @@ class Screen:
         if event.get("replaced") and event.get("text") is not None:
             self._replace(str(event["text"]))
         status = str(event.get("status"))
-        reason = "" if status == "complete" else f": {event.get('finish_reason')}"
+        why = str(event.get("finish_reason"))
+        reason = "" if why in ("stop", "cancelled") else f": {_REASONS.get(why, why)}"
         usage = event.get("usage") or {}
         tokens = f", {usage['input_tokens']} + {usage['output_tokens']} tokens" if usage else ""
         self._finish(f"{status}{reason}{tokens}", _DIM if status == "complete" else _YELLOW)

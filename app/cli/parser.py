@@ -42,14 +42,22 @@ def build() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"earlybyte {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
-    commands.add_parser("serve", parents=[shared], help="serve the HTTP API and the demo page", description="Serve.")
+    serve = commands.add_parser(
+        "serve",
+        parents=[shared],
+        help="serve the HTTP API and the demo page",
+        description="Serves the HTTP API and the chat page until a signal comes; running turns then have time to end.",
+    )
+    serve.add_argument("--host", metavar="H", help="the address to listen on (default: server.host)")
+    serve.add_argument("--port", metavar="P", help="the port; 0 takes any that is free (default: server.port)")
 
     chat = commands.add_parser(
         "chat",
         parents=[shared],
         help="send one input and follow the turn",
         description="Sends one input and follows its turn: the answer on standard output, all else on standard error. "
-        "Exit codes: 0 complete, 3 partial, 130 cancelled, 4 no answer, 5 the service refused or could not be reached.",
+        "Exit codes: 0 complete, 3 partial, 130 cancelled, 4 no answer, 5 the service refused or could not be reached, "
+        "2 wrong use.",
         epilog="Ctrl-C cancels the turn and waits for its end; a second Ctrl-C leaves at once.",
     )
     chat.add_argument("text", help="what to say; - reads it from standard input")

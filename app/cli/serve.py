@@ -187,7 +187,8 @@ def listen(settings: Settings, host: str, port: int) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"Port {port} of {host} is in use by another program; stop that one, or set server.port."
+                f"Port {port} of {host} is in use by another program; stop that one, or take another: "
+                "`serve --port 9000`, server.port, or EARLYBYTE_SERVER__PORT."
             ) from None
         raise ConfigError(f"Cannot listen on {host} port {port}: {error.strerror}.") from None
     return sock

@@ -33,7 +33,7 @@ _SECRETS = (
     (("eyj",), re.compile(r"(\beyJ)[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]*")),
 )
 # Loggers that speak at `info` about what our own lines already say, or about every request that we make.
-_QUIET = ("httpx", "httpcore", "asyncio", "aiosqlite", "alembic.runtime.plugins", "watchfiles", "sse_starlette")
+_QUIET = ("httpx", "httpcore", "asyncio", "aiosqlite", "alembic", "watchfiles", "sse_starlette")
 
 
 def mask(text: str) -> str:

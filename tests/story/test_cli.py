@@ -177,7 +177,7 @@ def test_an_approval_is_asked_for_and_answered_at_the_terminal(service: Service)
         terminal.type("y\n")
         assert terminal.exit_code() == 0
     lines = _plain(terminal.seen)
-    assert "approval: approve by local" in lines
+    assert "approval: approved by local" in lines
     assert "Paying out: ok" in lines
     assert len(service.ledger(tool="guarded")) == before + 1
 
@@ -322,3 +322,17 @@ def test_a_pipe_that_closes_early_is_no_trace(service: Service) -> None:
     assert "Traceback" not in said
     assert "BrokenPipe" not in said
     wait_until(lambda: service.call("GET", "/readyz").status == 200)
+
+
+def test_serve_takes_an_address_that_wins_over_the_configuration(service: Service) -> None:
+    """`--port` and `--host` are checked as the settings are; a port in use says what else there is."""
+    taken = service.cli("serve", "--port", str(service.port))
+    assert taken.returncode == 2
+    assert "--port 9000" in taken.stderr
+    assert "EARLYBYTE_SERVER__PORT" in taken.stderr
+    wrong = service.cli("serve", "--port", "http")
+    assert wrong.returncode == 2
+    assert "EARLYBYTE_SERVER__PORT" in wrong.stderr
+    elsewhere = service.cli("serve", "--host", "no.such.host.invalid")
+    assert elsewhere.returncode == 2
+    assert "no.such.host.invalid is not an address of this machine" in elsewhere.stderr

@@ -45,13 +45,13 @@ def test_our_lines_and_foreign_ones_are_json_of_one_form() -> None:
     stream = io.StringIO()
     configure("info", stream=stream)
     structlog.get_logger("app.turns").warning("tool timeout", rung="timeouts.tool", seconds=30)
-    logging.getLogger("alembic").info("running %s", "0001")
+    logging.getLogger("a.library").info("running %s", "0001")
     ours, foreign = lines(stream)
     assert {"level": "warning", "logger": "app.turns", "event": "tool timeout", "rung": "timeouts.tool"}.items() <= (
         ours.items()
     )
     assert ours["seconds"] == 30
-    assert {"level": "info", "logger": "alembic", "event": "running 0001"}.items() <= foreign.items()
+    assert {"level": "info", "logger": "a.library", "event": "running 0001"}.items() <= foreign.items()
     assert str(ours["timestamp"]).endswith("Z")
 
 

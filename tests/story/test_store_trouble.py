@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -72,6 +73,35 @@ def test_an_answer_is_shown_kept_and_saved_later_when_the_store_is_locked(world:
     assert contents == [stream.text]
     wait_until(lambda: len(service.messages(conversation)) == 4, what="the message in the history")
     assert [m["text"] for m in service.messages(conversation)][1] == stream.text
+
+
+@contextlib.contextmanager
+def full(service: Service) -> Iterator[None]:
+    """The store cannot grow by a byte, as on a disk that is full, until the block ends."""
+    before = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
+    size = max(path.stat().st_size for path in service.folder.glob("store.db*"))
+    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (min(size, 4096), before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
+
+
+def test_an_answer_outlives_a_full_disk(world: tuple[Upstream, Service]) -> None:
+    """The same for a store that has no room: shown at once, owed, and in the history when there is room again."""
+    _, service = world
+    conversation = service.conversation()
+    stream = service.stream("text", conversation)
+    stream.wait_for("text_delta")
+    with full(service):
+        stream.wait_for("completion")
+        assert stream.of("completion")[0]["ts"] - stream.of("text_delta")[-1]["ts"] < 500
+        stream.read_to_end(30)
+        assert [event["code"] for event in stream.of("message_save_failed")] == ["store_unavailable"]
+        assert service.call("GET", "/livez").status == 200
+    wait_until(lambda: len(service.messages(conversation)) == 2, 30, "the message in the history")
+    assert service.messages(conversation)[-1]["text"] == stream.text
+    assert service.settled(service.start_turn("known", conversation))["terminal"]["status"] == "complete"
 
 
 def test_a_tool_whose_start_is_not_on_record_is_not_run(world: tuple[Upstream, Service]) -> None:

@@ -19,12 +19,12 @@ run: $(READY)  ## set up if needed, then serve the demo on http://127.0.0.1:8000
 	@$(BIN)/earlybyte serve $(ARGS)
 
 test: $(READY)  ## set up if needed, then run all tests (ARGS="-k name" for some)
-	@: # The browser's tests have a process of their own: their driver switches stacks, which other tests do not bear.
+	@: # The browser's tests have processes of their own: their driver switches stacks, which other tests do not bear.
 	@: # Exit code 5 says that ARGS selects none of a part.
 	@# Both run, whatever the first one finds.
 	@code=0; \
 	$(BIN)/python -m pytest --ignore tests/browser -n $(JOBS) --dist loadfile $(ARGS) || [ $$? -eq 5 ] || code=1; \
-	$(BIN)/python -m pytest tests/browser $(ARGS) || [ $$? -eq 5 ] || code=1; \
+	$(BIN)/python -m pytest tests/browser -n 2 --dist load $(ARGS) || [ $$? -eq 5 ] || code=1; \
 	exit $$code
 
 check: $(READY)  ## format, lint, types, layers and unit tests, in under a minute

@@ -61,7 +61,7 @@ export class AnswerFoot {
 
   usage({ input_tokens: read, output_tokens: written, model }) {
     const count = (number) => Number(number).toLocaleString("en");
-    this.#print.textContent = `${count(read)} tokens in · ${count(written)} out${model ? ` · ${model}` : ""}`;
+    this.#print.textContent = `${count(read)} ${read === 1 ? "token" : "tokens"} in · ${count(written)} out${model ? ` · ${model}` : ""}`;
   }
 
   unsaved(yes) {

@@ -24,13 +24,22 @@ async function request(method, path, { body, headers = {} } = {}) {
     init.body = JSON.stringify(body);
     init.headers["Content-Type"] = "application/json";
   }
-  const response = await fetch(path, init);
+  const response = await reach(path, init);
   if (response.ok) return response.status === 204 ? null : readJson(response);
   if (response.status === 401 && onUnauthorized && path !== "/v1/session") {
     await onUnauthorized();
     return request(method, path, { body, headers });
   }
   throw new ApiError(response.status, (await readJson(response)) ?? {}, Number(response.headers.get("Retry-After")) || null);
+}
+
+async function reach(path, init) {
+  try {
+    return await fetch(path, init);
+  } catch {
+    // The browser's own words differ, and say nothing to a reader.
+    throw new Error("The service cannot be reached.");
+  }
 }
 
 async function readJson(response) {

@@ -4,7 +4,7 @@ import { api, ApiError } from "./api.js";
 
 const WATCHDOG_MS = 45_000;
 const FIRST_DELAY_MS = 500;
-const LAST_DELAY_MS = 15_000;
+const LAST_DELAY_MS = 4_000;
 
 /**
  * Follows a turn. `handlers`: `event(event, id)` for every event in order, each once; `state(name)` with `live`,

@@ -55,7 +55,8 @@ export class ToolLine {
   end({ status, duration_ms: duration, preview, truncated }) {
     this.#show(status);
     this.#stop();
-    this.#time.textContent = duration === undefined ? "" : elapsed(duration);
+    // How long one took whose end nobody saw is not known.
+    this.#time.textContent = duration === undefined || status === "unknown" ? "" : elapsed(duration);
     this.#message.hidden = true;
     this.#bar?.remove();
     this.#bar = null;

@@ -10,17 +10,24 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DIM, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _ENDINGS = {"complete": 0, "partial": 3, "cancelled": 130}
 NO_ANSWER = 4
-_STATUSES = {"unknown": "outcome unknown, it may or may not have taken effect", "timeout": "timed out"}
+_STATUSES = {
+    "error": "failed",
+    "timeout": "timed out",
+    "unknown": "outcome unknown, it may or may not have taken effect",
+}
 _DECISIONS = {"approve": "approved", "deny": "denied"}
-_REASONS = {
-    "refused": "refused",
-    "length": "it became too long",
-    "content_filter": "the model's filter cut it off",
-    "tool_limit": "it used too many tools",
-    "deadline": "its time was over",
-    "upstream_error": "the model's answer broke off",
-    "shutdown": "the service stopped",
-    "recovered": "the service was started again",
+# The last line, by `finish_reason`; a reason that is not known here is told by its status alone.
+_LAST_WORDS = {
+    "stop": "complete",
+    "refused": "refused: a rule of this service took the answer back",
+    "cancelled": "cancelled",
+    "length": "cut short: the answer became too long",
+    "content_filter": "cut short: the model's own filter stopped it",
+    "tool_limit": "cut short: it took too many steps with tools",
+    "deadline": "interrupted: the time for this turn was over",
+    "upstream_error": "interrupted: the model's answer broke off",
+    "shutdown": "interrupted: the service was stopped",
+    "recovered": "interrupted: the service was started again",
 }
 
 
@@ -109,9 +116,11 @@ class Screen:
         self._out.flush()
 
     def _tool_end(self, event: dict[str, Any]) -> None:
-        status = str(event.get("status"))
-        self._ended.add(str(event.get("tool_call_id")))
-        title = self._titles.get(str(event.get("tool_call_id")), "tool")
+        call_id, status = str(event.get("tool_call_id")), str(event.get("status"))
+        if call_id in self._ended:
+            return
+        self._ended.add(call_id)
+        title = self._titles.get(call_id, "tool")
         took = "" if status == "unknown" else f", {int(event.get('duration_ms', 0)) / 1000:.1f} s"
         words = f"  {title}: {_STATUSES.get(status, status)}{took}"
         self.note(words, _DIM if status == "ok" else _RED)
@@ -133,8 +142,8 @@ class Screen:
             call_id = str(tool.get("tool_call_id"))
             begun = call_id in self._titles
             self._titles[call_id] = str(tool.get("title") or tool.get("name"))
-            # One that was seen to begin and has ended in the meantime.
-            if begun and tool.get("status") and call_id not in self._ended:
+            # What ended while nobody looked: the end of one that was seen to begin, and whatever went wrong.
+            if tool.get("status") and (begun or tool["status"] != "ok"):
                 self._tool_end(tool)
         if isinstance(event.get("terminal"), dict):
             self.show(event["terminal"])
@@ -153,11 +162,10 @@ class Screen:
         if event.get("replaced") and event.get("text") is not None:
             self._replace(str(event["text"]))
         status = str(event.get("status"))
-        why = str(event.get("finish_reason"))
-        reason = "" if why in ("stop", "cancelled") else f": {_REASONS.get(why, why)}"
+        words = _LAST_WORDS.get(str(event.get("finish_reason")), status)
         usage = event.get("usage") or {}
         tokens = f", {usage['input_tokens']} + {usage['output_tokens']} tokens" if usage else ""
-        self._finish(f"{status}{reason}{tokens}", _DIM if status == "complete" else _YELLOW)
+        self._finish(f"{words}{tokens}", _DIM if status == "complete" else _YELLOW)
         self.exit_code = _ENDINGS.get(status, NO_ANSWER)
 
     def _finish(self, words: str, colour: str) -> None:

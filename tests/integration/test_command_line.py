@@ -237,7 +237,7 @@ def test_chat_is_a_client_of_the_service_that_listens(program: Program) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nothing"], 3, "partial: upstream_error"),
+        (["nothing"], 3, "— interrupted: the model's answer broke off"),
         (["x", "--profile", "silent"], 4, "—"),
         (["x", "--conversation", "conv_none"], 5, "refused (404)"),
         (["x", "--url", "http://127.0.0.1:1"], 5, "does not answer"),
@@ -271,10 +271,10 @@ def test_an_approval_is_denied_where_nobody_can_be_asked(program: Program) -> No
     program.serve()
     done = program.run("chat", "book")
     assert "--yes approves" in done.stderr
-    assert "approval: deny by local" in done.stderr
+    assert "approval: denied by local" in done.stderr
 
 
-@pytest.mark.parametrize(("answer", "words"), [("y", "approval: approve by local"), ("n", "approval: deny by local")])
+@pytest.mark.parametrize(("answer", "words"), [("y", "approval: approved by local"), ("n", "approval: denied by local")])
 def test_an_approval_is_asked_for_at_the_terminal(program: Program, answer: str, words: str) -> None:
     """A person answers with one letter."""
     program.serve()
@@ -300,7 +300,8 @@ def test_yes_approves_without_asking(program: Program) -> None:
     program.serve()
     done = program.run("chat", "book", "--yes")
     assert done.returncode == 0
-    assert "approval: approve by local" in done.stderr
+    assert "approval: approved by local" in done.stderr
+    assert "[y/n]" not in done.stderr
     assert "Booking the amount: ok" in done.stderr
 
 

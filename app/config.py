@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from app import config_sources as sources
 from app.config_sources import without_password
 from app.errors import ConfigError
+from app.limits import budget
 from app.limits.budget import Timeouts, number
 
 
@@ -236,7 +237,7 @@ _DEFAULT_PROFILES = {"default": Profile(provider="demo", tools=("app.demo.ledger
 
 
 class Settings(Group):
-    """The whole configuration. The ladder of `timeouts` is not checked here, but by `app.limits.budget`."""
+    """The whole configuration. What `load` gives has a sound ladder; settings that are made by hand may have none."""
 
     server: Server = Server()
     store: Store = Store()
@@ -258,22 +259,26 @@ class Settings(Group):
         path: str | None = None,
         *,
         environ: Mapping[str, str] | None = None,
-        stronger: Mapping[str, str] | None = None,
+        options: Mapping[sources.Place, str] | None = None,
     ) -> Self:
         """The settings from `path` (else `EARLYBYTE_CONFIG`, else `earlybyte.toml`, if there) and the environment.
 
-        `stronger` has variables that count more than those of the environment: what a command line says.
+        `options` win over both: what the command line says, by place, as `("server", "port")` for `--port`.
 
         Raises:
             ConfigError: one sentence that names the file or variable, the key, what is wrong and what is allowed.
         """
-        environ = {**(os.environ if environ is None else environ), **(stronger or {})}
-        found = sources.read(path or environ.get("EARLYBYTE_CONFIG"), environ, cls)
+        environ = os.environ if environ is None else environ
+        found = sources.read(path or environ.get("EARLYBYTE_CONFIG"), environ, cls, options or {})
         try:
             settings = cls.model_validate(found.values)
         except ValidationError as error:
             raise ConfigError(found.sentence(error, cls)) from None
-        settings._agree()  # noqa: SLF001 - its own
+        try:
+            settings._agree()  # noqa: SLF001 - its own
+            budget.check(settings.timeouts)
+        except ConfigError as error:
+            raise ConfigError(found.located(error.message)) from None
         return settings
 
     def _agree(self) -> None:

@@ -6,6 +6,7 @@ Knows the shape of the settings only through the model that it is given, so that
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from app.errors import ConfigError
 
 PREFIX = "EARLYBYTE_"
 DEFAULT_FILE = "earlybyte.toml"
-# Names under the prefix that are no settings: which file to read, and how strict the tests are.
-_NOT_SETTINGS = {"EARLYBYTE_CONFIG", "EARLYBYTE_REQUIRE_ALL"}
+# Names under the prefix that are no settings: which file to read, the key of a client, and how strict the tests are.
+_NOT_SETTINGS = {"EARLYBYTE_CONFIG", "EARLYBYTE_KEY", "EARLYBYTE_REQUIRE_ALL"}
 
 # pydantic's words for what TOML calls by other names.
 _REASONS = {
@@ -63,6 +64,15 @@ class Found:
         shown = json.dumps(without_password(value) if isinstance(value, str) else value, default=str, ensure_ascii=False)
         return f"{start}{name} = {shown} is not allowed: {reason}."
 
+    def located(self, sentence: str) -> str:
+        """The sentence with the files and variables before it that the settings named in it came from."""
+        origins = []
+        for place, origin in self.origins.items():
+            name = ".".join(place) if len(place) > 1 else f"[{place[0]}]"
+            if origin not in origins and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w|\.\w)", sentence):
+                origins.append(origin)
+        return f"{' and '.join(origins)}: {sentence}" if origins else sentence
+
     def _origin(self, place: Place) -> str:
         for length in range(len(place), 0, -1):
             if place[:length] in self.origins:
@@ -70,8 +80,12 @@ class Found:
         return ""
 
 
-def read(path: str | None, environ: Mapping[str, str], model: type[BaseModel]) -> Found:
-    """The values of the file at `path` with those of the environment over them; no file is needed when `path` is None.
+def read(
+    path: str | None, environ: Mapping[str, str], model: type[BaseModel], options: Mapping[Place, str] | None = None
+) -> Found:
+    """The values of the file at `path`, those of the environment over them, and `options` of the command line over both.
+
+    No file is needed when `path` is None. An option has the name of its setting: `--port` for `("server", "port")`.
 
     Raises:
         ConfigError: the file is missing, unreadable or not TOML, or a variable under the prefix names no setting.
@@ -86,6 +100,9 @@ def read(path: str | None, environ: Mapping[str, str], model: type[BaseModel]) -
             place, annotation = _setting(variable, values, model)
             _put(values, place, _value(environ[variable], annotation), model)
             origins[place] = variable
+    for place, text in (options or {}).items():
+        _put(values, place, text, model)
+        origins[place] = f"--{place[-1]}"
     return Found(values, origins)
 
 

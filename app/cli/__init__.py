@@ -14,16 +14,15 @@ from pathlib import Path
 from app.cli.parser import build
 from app.config import Settings
 from app.errors import ConfigError, EarlybyteError
-from app.limits import budget
 from app.observability.logging import configure, mask
 
 __all__ = ["main"]
 
 
-def _address(arguments: argparse.Namespace) -> dict[str, str]:
+def _address(arguments: argparse.Namespace) -> dict[tuple[str, ...], str]:
     """What `serve` was told of its address, as settings."""
     told = {name: getattr(arguments, name, None) for name in ("host", "port")}
-    return {f"EARLYBYTE_SERVER__{name.upper()}": value for name, value in told.items() if value is not None}
+    return {("server", name): value for name, value in told.items() if value is not None}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.append(str(Path.cwd()))
     settings: Settings | None = None
     try:
-        settings = Settings.load(arguments.config, stronger=_address(arguments))
-        budget.check(settings.timeouts)
+        settings = Settings.load(arguments.config, options=_address(arguments))
         if arguments.command != "serve":
             # Standard output is for the result.
             configure("warning", stream=sys.stderr)

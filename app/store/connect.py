@@ -48,7 +48,7 @@ def parse(url: str) -> URL:
 
 
 _EXAMPLES = (
-    "use sqlite+aiosqlite:///earlybyte.db (four slashes for an absolute path) or postgresql+asyncpg://user@host/database"
+    "use sqlite+aiosqlite:///earlybyte.db (four slashes for an absolute path) or postgresql+asyncpg://user@host/database."
 )
 
 
@@ -71,9 +71,9 @@ def check_file(url: URL) -> None:
     """
     path = Path(url.database or "")
     if not path.parent.is_dir():
-        raise ConfigError(f"[store] url {masked(url)}: the folder {path.parent} does not exist; create it first")
+        raise ConfigError(f"[store] url {masked(url)}: the folder {path.parent} does not exist; create it first.")
     if path.is_dir():
-        raise ConfigError(f"[store] url {masked(url)}: {path} is a folder; name a file in it")
+        raise ConfigError(f"[store] url {masked(url)}: {path} is a folder; name a file in it.")
 
 
 def writer_engine(url: URL) -> AsyncEngine:

@@ -67,7 +67,7 @@ async def check(conn: AsyncConnection, url: URL) -> None:
         return
     _refuse_newer(current, url)
     state = "is older than this version" if current else "is missing"
-    raise ConfigError(f"[store] url {masked(url)}: the schema {state}; run `earlybyte migrate`")
+    raise ConfigError(f"[store] url {masked(url)}: the schema {state}; run `earlybyte migrate`.")
 
 
 def cannot_open(url: URL, error: BaseException) -> ConfigError:
@@ -76,7 +76,7 @@ def cannot_open(url: URL, error: BaseException) -> ConfigError:
         advice = "check that it is a SQLite database which this user may read and write, and that nothing else locks it"
     else:
         advice = "check that the server runs and that host, port, database, user and password are right"
-    return ConfigError(f"[store] url {masked(url)} cannot be opened ({reason(error)}); {advice}")
+    return ConfigError(f"[store] url {masked(url)} cannot be opened ({reason(error)}); {advice}.")
 
 
 def _use_write_ahead_log(path: str | None) -> None:
@@ -110,7 +110,7 @@ def _refuse_newer(current: str | None, url: URL) -> None:
     if current is not None and current not in {script.revision for script in _scripts().walk_revisions()}:
         raise ConfigError(
             f"[store] url {masked(url)}: the schema has revision {current}, which a newer version of Earlybyte made; "
-            "install that version, or use another database"
+            "install that version, or use another database."
         )
 
 

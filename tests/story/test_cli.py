@@ -330,9 +330,10 @@ def test_serve_takes_an_address_that_wins_over_the_configuration(service: Servic
     assert taken.returncode == 2
     assert "--port 9000" in taken.stderr
     assert "EARLYBYTE_SERVER__PORT" in taken.stderr
-    wrong = service.cli("serve", "--port", "http")
-    assert wrong.returncode == 2
-    assert "EARLYBYTE_SERVER__PORT" in wrong.stderr
+    for port in ("http", "70000"):
+        wrong = service.cli("serve", "--port", port)
+        assert wrong.returncode == 2
+        assert wrong.stderr.startswith(f'earlybyte: --port: server.port = "{port}" is not allowed: it must be ')
     elsewhere = service.cli("serve", "--host", "no.such.host.invalid")
     assert elsewhere.returncode == 2
     assert "no.such.host.invalid is not an address of this machine" in elsewhere.stderr

@@ -59,6 +59,16 @@ def test_the_environment_wins_over_the_file_and_the_file_over_the_defaults(tmp_p
     assert (settings.server.port, settings.server.host, settings.server.role) == (9002, "::1", "all")
 
 
+def test_the_command_line_wins_over_the_environment(tmp_path: Path) -> None:
+    """`serve --port`: checked as the setting is, and blamed by its own name."""
+    file, environ = tmp_path / "mine.toml", {"EARLYBYTE_SERVER__PORT": "many", "EARLYBYTE_SERVER__HOST": "::1"}
+    file.write_text("[server]\nport = 1\n", encoding="utf-8")
+    server = Settings.load(str(file), environ=environ, options={("server", "port"): "9000"}).server
+    assert (server.port, server.host) == (9000, "::1")
+    with pytest.raises(ConfigError, match=r'^--port: server\.port = "x" is not allowed'):
+        Settings.load(str(file), environ=environ, options={("server", "port"): "x"})
+
+
 def test_the_file_in_the_working_directory_is_read_and_a_named_one_instead_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,8 +117,9 @@ def test_a_list_in_the_environment_is_json_or_comma_separated(tmp_path: Path, te
         ("[server]\ncors_origins = ['*']", ("server.cors_origins", '"*"', "name each origin")),
         ("[server]\ncors_origins = ['https://a.example/']", ("server.cors_origins", "without a path")),
         ("[server]\ntrusted_proxies = ['proxy']", ("server.trusted_proxies", '"proxy"', "10.0.0.0/8")),
-        ("[server]\nworkers = 2", ("server.workers = 2", "memory://", "must be 1")),
-        ("[turn_log]\nurl = 'redis://h'", ("turn_log.url", "not built yet", "memory://")),
+        ("[server]\nworkers = 2", ("mine.toml: server.workers = 2", "memory://", "must be 1")),
+        ("[turn_log]\nurl = 'redis://h'", ("mine.toml: turn_log.url", "not built yet", "memory://")),
+        ("[timeouts]\ntool = 121", ("mine.toml: timeouts.tool = 121 must be shorter than timeouts.turn = 120",)),
         ("[turn_log]\nurl = 'kafka://h'", ("turn_log.url = kafka://h", "memory://")),
         ("[store]\nurl = 'mysql://h'", ("store.url", "mysql://h", "postgresql+asyncpg://")),
         ("[timeouts]\ntool = true", ("timeouts.tool", "true", "number")),
@@ -117,7 +128,7 @@ def test_a_list_in_the_environment_is_json_or_comma_separated(tmp_path: Path, te
         ("[limits]\nturns = 0", ("limits.turns", "greater than or equal to 1")),
         ("[profiles.default]\nprovider = 'openai'", ("profiles.default", 'provider = "openai" needs model')),
         ("[profiles.default]\nprovider = 'agent'", ("profiles.default", 'needs agent = "package.module:name"')),
-        ("[profiles.other]\n", ("no profile named default", "other")),
+        ("[profiles.other]\n", ("mine.toml: [profiles] has no profile named default", "other")),
         ("[telemetry]\nendpont = 'x'", ("telemetry.endpont", "did you mean endpoint?")),
         ("[telemetry]\nprotocol = 'grpc'", ("telemetry.protocol", '"grpc"', "'http/protobuf'")),
         ("[telemetry]\nsample_ratio = 1.5", ("telemetry.sample_ratio", "1.5", "less than or equal to 1")),
@@ -130,6 +141,8 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path, text: st
     """Section 8: unknown keys are refused by name; each refusal names the key, the value and what is allowed."""
     message = refusal(tmp_path, text)
     assert "\n" not in message
+    assert message.endswith((".", "?"))
+    assert message.startswith("mine.toml")
     for words in named:
         assert words in message
 
@@ -158,8 +171,16 @@ def test_a_bad_value_from_the_environment_is_blamed_on_its_variable(tmp_path: Pa
 
 
 def test_names_that_are_no_settings_pass(tmp_path: Path) -> None:
-    """EARLYBYTE_CONFIG and EARLYBYTE_REQUIRE_ALL are not settings (section 8)."""
-    assert load(tmp_path, EARLYBYTE_REQUIRE_ALL="1", EARLYBYTE_CONFIG="other.toml") == Settings()
+    """EARLYBYTE_CONFIG and EARLYBYTE_REQUIRE_ALL are not settings (section 8), nor is EARLYBYTE_KEY, a client's secret."""
+    environ = {"EARLYBYTE_REQUIRE_ALL": "1", "EARLYBYTE_CONFIG": "other.toml", "EARLYBYTE_KEY": "eb_1"}
+    assert load(tmp_path, **environ) == Settings()
+
+
+def test_each_place_that_a_rule_joins_is_named(tmp_path: Path) -> None:
+    """A rung from the file and one from the environment: both may be the wrong one."""
+    message = refusal(tmp_path, "[timeouts]\ntool = 50", EARLYBYTE_TIMEOUTS__TURN="40")
+    assert message.startswith("mine.toml and EARLYBYTE_TIMEOUTS__TURN: timeouts.tool = 50 must be shorter")
+    assert refusal(tmp_path, EARLYBYTE_TIMEOUTS__TURN="20").startswith("EARLYBYTE_TIMEOUTS__TURN: timeouts.tool = 30")
 
 
 def test_a_missing_file_is_named() -> None:

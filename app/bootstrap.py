@@ -60,15 +60,15 @@ _STUCK_SECONDS = 5.0
 _GC_THRESHOLDS = (50_000, 20, 20)
 
 
-def preflight(settings: Settings) -> None:
-    """Nothing, when everything that needs no store can be loaded and fits together.
+def preflight(settings: Settings) -> dict[str, Assistant]:
+    """The assistants, when everything that needs no store can be loaded and fits together.
 
     Raises:
         ConfigError: one sentence about what does not.
     """
     budget.check(settings.timeouts)
     _refuse(settings)
-    load_assistants(settings)
+    return load_assistants(settings)
 
 
 def _refuse(settings: Settings) -> None:

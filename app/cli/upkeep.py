@@ -40,10 +40,9 @@ def check(settings: Settings, files: Sequence[tuple[str, str]] = ()) -> int:
 
     print("ok    configuration")
     _print_ladder(settings)
-    preflight(settings)
-    for name, profile in settings.profiles.items():
-        what = f"{len(profile.tools)} tool modules" if len(profile.tools) != 1 else "1 tool module"
-        print(f"ok    profile {name}: {profile.provider}, {what}")
+    for name, assistant in preflight(settings).items():
+        found = f"tools {', '.join(assistant.tools)}" if assistant.tools else "no tools"
+        print(f"ok    profile {name}: {assistant.profile.provider}, {found}")
     anyio.run(_open_and_close, settings.store.url)
     print(f"ok    store {without_password(settings.store.url)}")
     findings = [finding for kind, path in files for finding in _read(kind, path, settings)]

@@ -129,6 +129,22 @@ def test_what_an_eventsource_cannot_bear_is_noted(tmp_path: Path) -> None:
     assert not [one for one in shipped if one.verdict == "note"]
 
 
+@pytest.mark.parametrize(("kind", "old", "new"), [
+    ("nginx", "proxy_read_timeout 75s;", ""),
+    ("nginx", "proxy_read_timeout 75s;", "proxy_read_timeout 60s;"),
+    ("kubernetes", '"75"', '"60"'),
+    ("kubernetes", '{nginx.ingress.kubernetes.io/proxy-read-timeout: "75"}', "{}"),
+])  # fmt: skip
+def test_a_read_timeout_that_holds_and_is_not_the_ladders_is_noted(kind: str, old: str, new: str, tmp_path: Path) -> None:
+    """60 s, the default, is longer than the watchdog and shorter than the ladder's 75: a note, not a fault (B1)."""
+    good = GOOD if kind == "nginx" else DEPLOYMENT
+    assert old in good
+    assert not [one for one in check_text(kind, good, tmp_path) if "the ladder says" in one.what]
+    found = [one for one in check_text(kind, good.replace(old, new), tmp_path) if "the ladder says 75" in one.what]
+    assert {one.verdict for one in found} == {"note"}
+    assert all("75" in one.mend for one in found)
+
+
 def test_the_role_that_a_manifest_gives_counts(tmp_path: Path) -> None:
     """Any number of `api` processes is right; a rolling update that begins with a second process that runs turns is not."""
     role = "replicas: 3\n  template:", "image: earlybyte\n          env: [{name: EARLYBYTE_SERVER__ROLE, value: api}]"

@@ -41,7 +41,8 @@ class Probe:
         """What can be told of any event stream without knowing what it says."""
         seen = await watch(self._http, "GET", url, headers=_SSE, seconds=self._patience)
         if seen.status != 200:
-            return [wrong("stream", f"the answer is {seen.status}" if seen.status else "no answer", "Is the address right?")]
+            what = f"the answer is {seen.status}" if seen.status else "no answer"
+            return [wrong("stream", what, _mend(self._http, seen.status))]
         found = [*judge.headers(seen), *judge.compression(seen)]
         if seen.first_byte is None:
             found.append(wrong("early byte", f"no byte in {self._patience} s", "Turn buffering off, or send keep-alives."))
@@ -64,8 +65,8 @@ class Probe:
     async def _conversation(self) -> str:
         reply = await self._http.post("/v1/conversations", json={"profile": self._profile} if self._profile else {})
         if reply.status_code != 201:
-            detail = _detail(reply)
-            raise ConfigError(f"The service did not give a conversation: {reply.status_code}{detail}. Is --key right?")
+            words = f"The service did not give a conversation: {reply.status_code}{_detail(reply)}."
+            raise ConfigError(f"{words} {_mend(self._http, reply.status_code)}")
         return str(reply.json()["id"])
 
     async def _turn(self, conversation: str) -> list[Finding]:
@@ -132,9 +133,16 @@ _SSE = {"Accept": "text/event-stream", "Accept-Encoding": "gzip, br"}
 
 def _detail(reply: httpx.Response) -> str:
     try:
-        return f" ({reply.json()['detail']})"
+        return f" ({str(reply.json()['detail']).rstrip('.')})"
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def _mend(http: httpx.AsyncClient, status: int | None) -> str:
+    """What to do about a refusal."""
+    if status != 401:
+        return "Is the address right?"
+    return "Is the key right?" if "Authorization" in http.headers else "Give --key-file."
 
 
 async def _alpn(base: httpx.URL) -> str | None:

@@ -146,6 +146,8 @@ def _ingress(where: str, annotations: dict[str, Any], timeouts: Timeouts) -> Ite
         yield wrong(where, f"{name} is {shown}, not longer than {rung}: streams are cut", mend)
     elif read >= timeouts.lb_idle:
         yield wrong(where, f"{name} = {show(read)} s is not shorter than timeouts.lb_idle = {show(timeouts.lb_idle)}", mend)
+    elif read < timeouts.proxy_read:
+        yield note(where, f"{name} = {show(read)} s; the ladder says {show(timeouts.proxy_read)}", mend)
     else:
         yield ok(where, f"{name} = {show(read)} s")
     if stated("proxy-buffering") == "on":

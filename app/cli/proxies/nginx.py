@@ -141,6 +141,8 @@ def _read_timeout(place: Place, where: str, timeouts: Timeouts) -> Finding:
         return wrong(
             where, f"{name} = {show(value)} s is not shorter than timeouts.lb_idle = {show(timeouts.lb_idle)}", mend
         )
+    if value < timeouts.proxy_read:
+        return note(where, f"{name} = {show(value)} s; the ladder says {show(timeouts.proxy_read)}", mend)
     return ok(where, f"{name} = {show(value)} s")
 
 

@@ -189,6 +189,9 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
             allowed = _allowed(request, routes)
             words = f"{request.method} is not possible here; use {allowed}."
             return problem(405, "method_not_allowed", words, headers={"Allow": allowed})
+        if error.status_code == 404 and error.detail == "Not Found":
+            # The framework's words for a path that no route has.
+            return problem(404, "not_found", "There is nothing at this address.")
         code = _CODES.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal")
         headers = dict(error.headers or {})
         return problem(error.status_code, code, str(error.detail), headers=headers)

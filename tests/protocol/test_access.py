@@ -222,6 +222,14 @@ def test_what_needs_no_key_answers_without_one(service: Service) -> None:
 # -- keys (A1)
 
 
+@pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/v1"])
+def test_an_address_that_is_none_is_told_so(service: Service, path: str) -> None:
+    """H1: a sentence, and not the framework's two words."""
+    reply = service.call("GET", path)
+    assert (reply.status, reply.code) == (404, "not_found")
+    assert reply.json["detail"] == "There is nothing at this address."
+
+
 def test_a_revoked_key_is_useless_at_once(service: Service) -> None:
     """No restart, no cache: the next request after `key revoke` is 401 (A1)."""
     key = service.make_key("cy")

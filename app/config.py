@@ -343,6 +343,10 @@ class Settings(Group):
         return _shown(self.model_dump(mode="json"))
 
 
+# The key of a client (`chat`, `probe`), for whoever wants it neither on a command line nor in a file. Not a setting.
+KEY_VARIABLE = "EARLYBYTE_KEY"
+
+
 def secret(name: str, *, environ: Mapping[str, str] | None = None) -> str | None:
     """The secret in the environment variable `name`; None where it is missing or empty."""
     return (os.environ if environ is None else environ).get(name) or None

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = Settings.load(arguments.config, options=_address(arguments))
         if arguments.command != "serve":
             # Standard output is for the result.
-            configure("warning", stream=sys.stderr)
+            configure("debug" if settings.server.log_level == "debug" else "warning", stream=sys.stderr)
         match arguments.command:
             case "serve":
                 from app.cli.serve import serve
@@ -67,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return keys(settings, arguments)
     except EarlybyteError as error:
-        print(f"earlybyte: {mask(error.message)}", file=sys.stderr)
+        words = mask(error.message)
+        # Not all sentences are ours to the end: some close with the words of a foreign error.
+        print(f"earlybyte: {words}{'' if words.endswith(('.', '?', '!')) else '.'}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 130

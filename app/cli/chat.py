@@ -21,13 +21,14 @@ from anyio.abc import TaskGroup
 from app.cli.chat_client import ChatClient, Refused, Unreachable
 from app.cli.chat_screen import Screen
 from app.cli.serve import InProcess, address, listen
-from app.config import Settings
+from app.config import KEY_VARIABLE, Settings, secret
 from app.errors import ConfigError, EarlybyteError
 from app.limits.groups import task_group
-from app.observability.logging import mask
+from app.observability.logging import configure, mask
 
 _REFUSED = 5
 _CANCELLED = 130
+_MORE = "EARLYBYTE_SERVER__LOG_LEVEL=debug"
 # Seconds for a connection, and for the answer to anything but a stream.
 _CONNECT = 5.0
 
@@ -67,13 +68,16 @@ async def _chat(settings: Settings, arguments: argparse.Namespace, text: str) ->
 
 
 def key_of(arguments: argparse.Namespace) -> str | None:
-    """The API key that `--key` or `--key-file` gives.
+    """The API key that `--key`, `--key-file` or else the environment variable EARLYBYTE_KEY gives.
 
     Raises:
         ConfigError: the file cannot be read.
     """
+    if arguments.key:
+        return str(arguments.key)
     if arguments.key_file is None:
-        return str(arguments.key) if arguments.key else None
+        # Any stream may be watched by `probe --raw`: a key goes to a stranger only where it was meant for them.
+        return None if getattr(arguments, "raw", False) else secret(KEY_VARIABLE)
     try:
         return Path(arguments.key_file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -183,7 +187,8 @@ async def _service(settings: Settings, url: str | None) -> AsyncIterator[str]:
         yield f"http://[{host}]:{settings.server.port}" if ":" in host else f"http://{host}:{settings.server.port}"
         return
     async with _own_service(settings) as own:
-        print(f"Nothing listens on {host} port {settings.server.port}: serving within this process.", file=sys.stderr)
+        where = f"Nothing listens on {host} port {settings.server.port}"
+        print(f"{where}: serving within this process ({_MORE} shows its log).", file=sys.stderr)
         yield own
 
 
@@ -201,6 +206,9 @@ async def _listens(host: str, port: int) -> bool:
 async def _own_service(settings: Settings) -> AsyncIterator[str]:
     from app.bootstrap import preflight
 
+    if settings.server.log_level != "debug":
+        # The terminal belongs to the conversation; what goes wrong in the turn is told by its events.
+        configure("critical", stream=sys.stderr, brief=True)
     preflight(settings)
     with listen(settings, "127.0.0.1", 0) as sock:
         ready = anyio.Event()

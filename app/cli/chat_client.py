@@ -157,5 +157,5 @@ def _refusal(response: httpx.Response) -> Refused:
     words = ""
     if isinstance(problem, dict):
         words = str(problem.get("detail") or problem.get("title") or "")
-    hint = " Give a good key with --key-file." if response.status_code == 401 else ""
+    hint = " Give a good key with --key-file or EARLYBYTE_KEY." if response.status_code == 401 else ""
     return Refused(f"The service refused ({response.status_code}): {(words or response.reason_phrase).rstrip('.')}.{hint}")

@@ -57,8 +57,9 @@ def build() -> argparse.ArgumentParser:
         help="send one input and follow the turn",
         description="Sends one input and follows its turn: the answer on standard output, all else on standard error. "
         "Exit codes: 0 complete, 3 partial, 130 cancelled, 4 no answer, 5 the service refused or could not be reached, "
-        "2 wrong use.",
-        epilog="Ctrl-C cancels the turn and waits for its end; a second Ctrl-C leaves at once.",
+        "2 wrong use or configuration.",
+        epilog="Ctrl-C cancels the turn and waits for its end; a second Ctrl-C leaves at once. If nothing listens, the turn "
+        "is served within this process, and only EARLYBYTE_SERVER__LOG_LEVEL=debug shows its log.",
     )
     chat.add_argument("text", help="what to say; - reads it from standard input")
     chat.add_argument(
@@ -66,7 +67,7 @@ def build() -> argparse.ArgumentParser:
     )
     key = chat.add_mutually_exclusive_group()
     key.add_argument("--key", help="an API key; other users of this machine can see it, --key-file is better")
-    key.add_argument("--key-file", metavar="FILE", help="a file that has the API key")
+    key.add_argument("--key-file", metavar="FILE", help="a file that has the API key (default: EARLYBYTE_KEY's value)")
     chat.add_argument("--conversation", metavar="ID", help="go on with this conversation (default: a new one)")
     chat.add_argument("--profile", metavar="NAME", help="the assistant to talk to")
     chat.add_argument("--yes", action="store_true", help="approve whatever the assistant asks for")
@@ -106,7 +107,9 @@ def build() -> argparse.ArgumentParser:
     look.add_argument("--json", action="store_true", help="for machines")
     look_key = look.add_mutually_exclusive_group()
     look_key.add_argument("--key", help="an API key; other users of this machine can see it, --key-file is better")
-    look_key.add_argument("--key-file", metavar="FILE", help="a file that has the API key")
+    look_key.add_argument(
+        "--key-file", metavar="FILE", help="a file that has the API key (default: EARLYBYTE_KEY's value, but not with --raw)"
+    )
 
     keys = commands.add_parser("key", parents=[shared], help="make, list and revoke API keys", description="API keys.")
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)

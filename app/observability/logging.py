@@ -48,14 +48,15 @@ def mask(text: str) -> str:
     return text
 
 
-def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
+def configure(level: str = "info", *, stream: TextIO | None = None, brief: bool = False) -> None:
     """Send every log line of this process to `stream` (None: standard output), from `level` on.
 
     Human-readable if the stream is a terminal, else one JSON object a line with `timestamp` (UTC), `level`, `logger`
-    and `event`. May be called again; the last call counts. Commands that print a result log to standard error.
+    and `event`. May be called again; the last call counts. Commands that print a result log to standard error. `brief` is
+    for people wherever they read: human-readable, and without traces.
     """
     stream = stream or sys.stdout
-    terminal = stream.isatty()
+    terminal = stream.isatty() or brief
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -71,8 +72,8 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=("status", "method", "path", "client"))],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *([] if terminal else [structlog.processors.format_exc_info]),
-                _masked(_console if terminal else _render_json),
+                *([_without_trace] if brief else [] if terminal else [structlog.processors.format_exc_info]),
+                _masked(_console(colors=stream.isatty()) if terminal else _render_json),
             ],
         )
     )
@@ -117,8 +118,11 @@ def _without_query(record: logging.LogRecord) -> bool:
 
 
 def _not_said_already(record: logging.LogRecord) -> bool:
-    """Pass over uvicorn's line for a response that was cut off: we cut off stuck viewers only, with a line of our own."""
-    return record.msg != "ASGI callable returned without completing response."
+    """Pass over uvicorn's lines for what we tell ourselves.
+
+    A response that was cut off: we cut off stuck viewers only. A start that failed: our own sentence is the last word.
+    """
+    return record.msg not in ("ASGI callable returned without completing response.", "Application startup failed. Exiting.")
 
 
 def _mask_names(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -138,8 +142,15 @@ def _masked(render: Callable[[WrappedLogger, str, EventDict], str]) -> Processor
     return rendered
 
 
-# Plain tracebacks: the rich ones print local variables, and those hold what must not be logged.
-_console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
+    # Plain tracebacks: the rich ones print local variables, and those hold what must not be logged.
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+
+
+def _without_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    for key in ("exc_info", "exception", "stack", "stack_info"):
+        event.pop(key, None)
+    return event
 
 
 def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:

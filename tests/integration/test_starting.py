@@ -21,8 +21,11 @@ Config = dict[str, Any]
 def _sentence(said: str) -> str:
     """The one thing that a person is told."""
     assert "Traceback" not in said
+    # Ours is the last word, and the only one about the failure.
+    assert "Exiting." not in said
     lines = [line for line in said.splitlines() if line.startswith("earlybyte: ")]
     assert len(lines) == 1, said
+    assert lines[0].endswith((".", "?")), lines[0]
     return lines[0]
 
 

@@ -263,6 +263,33 @@ def test_keys_are_made_listed_and_revoked(upstream: Upstream) -> None:
         assert len(again.stderr.splitlines()) == 1
 
 
+def test_the_key_may_come_from_the_environment(upstream: Upstream) -> None:
+    """EARLYBYTE_KEY is for clients; `--key` wins over it, and the service does not refuse it as an unknown setting (A1)."""
+    with Service(upstream, start=False) as service:
+        key = service.make_key("ann")
+        service.env["EARLYBYTE_KEY"] = key
+        service.start()
+        done = service.cli("chat", "hello")
+        assert (done.returncode, done.stdout) == (0, f"{ANSWER}\n")
+        refused = service.cli("chat", "hello", "--key", "eb_wrong")
+        assert refused.returncode == 5
+        assert "EARLYBYTE_KEY" in refused.stderr
+        assert key not in service.log() + done.stderr + refused.stderr
+
+
+@pytest.mark.parametrize("words", ["status 401", "call fail"])
+def test_a_service_of_its_own_writes_no_log_into_the_terminal(alone: Service, words: str) -> None:
+    """What goes wrong in the turn is told by its events; the log comes where it is asked for (section 8)."""
+    done = alone.cli("chat", words)
+    first, *others = done.stderr.splitlines()
+    assert "serving within this process" in first
+    assert "EARLYBYTE_SERVER__LOG_LEVEL=debug" in first
+    assert len(others) <= 3, done.stderr
+    assert not [line for line in others if not line.startswith(("▸ ", "  ", "— "))], done.stderr
+    alone.env["EARLYBYTE_SERVER__LOG_LEVEL"] = "debug"
+    assert '"level":' in alone.cli("chat", words).stderr
+
+
 def test_a_wrong_key_file_is_one_sentence(alone: Service) -> None:
     """A file that is not there, or no text, is told by name with exit code 2 (section 8)."""
     (alone.folder / "bytes").write_bytes(b"\xff\xfe\x00")
@@ -282,6 +309,7 @@ def test_migrate_and_check_say_what_they_found(alone: Service) -> None:
     assert checked.returncode == 0, checked.stderr
     assert re.search(r"^ok +configuration$", checked.stdout, re.MULTILINE)
     assert re.search(r"^ok +store ", checked.stdout, re.MULTILINE)
+    assert re.search(r"^ok +profile default: openai, tools record, look_up, ", checked.stdout, re.MULTILINE)
     alone.store_file.write_bytes(b"this is no database, and much longer than a header of one " * 20)
     for command in ("migrate", "check", "serve"):
         broken = alone.cli(command)

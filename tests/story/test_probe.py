@@ -87,6 +87,22 @@ def test_any_stream_can_be_watched(service: Service) -> None:
     assert probe(service, f"{service.url}/nothing", "--raw", "--patience", "2")[0] == 1
 
 
+def test_without_a_good_key_the_mend_names_it() -> None:
+    """A1: none at all, a wrong one, and the right one from the environment; a stranger's stream gets none by itself."""
+    with Service(start=False) as closed:
+        key = closed.make_key("ann")
+        closed.start()
+        code, _, said = probe(closed, closed.url, "--patience", "1")
+        assert (code, said.count("\n")) == (2, 1)
+        assert said.endswith("Give --key-file.\n")
+        assert "Is the key right?" in probe(closed, closed.url, "--patience", "1", "--key", "eb_wrong")[2]
+        closed.env["EARLYBYTE_KEY"] = key
+        code, findings, said = probe(closed, closed.url, "--patience", "1")
+        assert code == 0, (findings, said)
+        code, findings, _ = probe(closed, f"{closed.url}/v1/conversations", "--raw", "--patience", "1")
+        assert (code, findings[0]["what"], findings[0]["mend"]) == (1, "the answer is 401", "Give --key-file.")
+
+
 def test_an_installation_that_does_not_answer_is_one_sentence(service: Service) -> None:
     """Nobody at home is an error of usage, in one line."""
     code, _, said = probe(service, "http://127.0.0.1:9")

@@ -170,6 +170,24 @@ def test_a_line_that_cannot_be_encoded_is_still_written() -> None:
     assert line["what"] == "<class 'object'>"
 
 
+def test_a_brief_line_is_for_people_and_has_no_trace() -> None:
+    """For a terminal that belongs to a conversation; also where a pipe takes the place of one."""
+    stream = io.StringIO()
+    configure("critical", stream=stream, brief=True)
+    log = structlog.get_logger("app")
+    try:
+        raise ValueError("bad")
+    except ValueError as error:
+        log.error("left out", exc_info=error)
+        log.critical("turn broke", turn_id="turn_1", exc_info=error)
+        logging.getLogger("library").critical("gone", exc_info=error)
+    said = stream.getvalue()
+    assert [word in line for line, word in zip(said.splitlines(), ("turn broke", "gone"), strict=True)] == [True, True]
+    assert "turn_id=turn_1" in said
+    assert "Traceback" not in said
+    assert "\x1b" not in said
+
+
 def test_at_a_terminal_a_line_is_for_people() -> None:
     """Not JSON, but the same words."""
     stream = Terminal()

@@ -70,7 +70,7 @@ class Screen:
                 self._card(event)
             case "attempt_restarted":
                 self._thinking = False
-                self.note(f"trying again ({event.get('reason')}) …")
+                self.note("trying again …")
             case "notice":
                 self.note(str(event.get("text")), _RED if event.get("level") == "error" else _YELLOW)
             case "queued":

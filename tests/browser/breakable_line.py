@@ -46,6 +46,7 @@ class BreakableLine:
                 near, _ = self._listener.accept()
                 if self._broken.is_set():
                     _reset(near)
+                    near.close()
                     continue
                 far = socket.create_connection(("127.0.0.1", self._target))
                 with self._lock:

@@ -11,6 +11,14 @@ export class ApiError extends Error {
   }
 }
 
+/** No answer came: the service is down, or the network is. */
+export class Unreachable extends Error {
+  constructor() {
+    // The browser's own words differ, and say nothing to a reader.
+    super("The service cannot be reached.");
+  }
+}
+
 let onUnauthorized = null;
 
 /** `ask()` is called on a 401 and resolves once the reader has signed in; the request is then made again. */
@@ -37,15 +45,16 @@ async function reach(path, init) {
   try {
     return await fetch(path, init);
   } catch {
-    // The browser's own words differ, and say nothing to a reader.
-    throw new Error("The service cannot be reached.");
+    throw new Unreachable();
   }
 }
 
 async function readJson(response) {
   try {
     return await response.json();
-  } catch {
+  } catch (error) {
+    // A body that is no JSON is one thing, a body that broke off another.
+    if (response.ok && !(error instanceof SyntaxError)) throw new Unreachable();
     return null;
   }
 }

@@ -1,7 +1,7 @@
 // The conversation on the screen: its history, the turns that run in it, and what the reader does.
 
 import { Announcer, say } from "./announcer.js";
-import { api, newKey } from "./api.js";
+import { api, newKey, Unreachable } from "./api.js";
 import { Asked } from "./asked.js";
 import { byId } from "./dom.js";
 import { TurnStream } from "./stream.js";
@@ -21,6 +21,8 @@ export class Chat {
   #id = "";
   // Counts what was opened: an answer to an older question about another conversation is dropped.
   #visit = 0;
+  // The trouble on the screen is that nothing came through: it is over with the next word of the service.
+  #outOfReach = false;
   #turns = new Map();
   // The history has no HTML: a message's own is asked for once somebody looks at it.
   #seen = new IntersectionObserver((entries) => this.#look(entries), { root: byId("scroller"), rootMargin: "400px" });
@@ -71,6 +73,7 @@ export class Chat {
       await api.cancelTurn(turnId);
     } catch (error) {
       this.#tell(error.message);
+      this.#outOfReach = error instanceof Unreachable;
       this.#composer.running(true);
     }
   }
@@ -199,6 +202,7 @@ export class Chat {
         state: (name) => {
           this.#connection.textContent = STATES[name];
           this.#connection.dataset.state = name;
+          if (name === "live" && this.#outOfReach) this.#tell("");
         },
         over: (reason) => this.#over(view, turnId, reason),
       },
@@ -248,6 +252,7 @@ export class Chat {
   }
 
   #tell(words) {
+    this.#outOfReach = false;
     this.#trouble.textContent = words;
     this.#trouble.hidden = !words;
   }

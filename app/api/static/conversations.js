@@ -12,11 +12,13 @@ export class Conversations {
   #current = "";
   #cursor = "";
   #onDeleted;
+  #onTrouble;
 
-  /** `onDeleted(id)` is called once a conversation is gone. */
-  constructor({ onDeleted }) {
+  /** `onDeleted(id)` is called once a conversation is gone, `onTrouble(words)` when something could not be done. */
+  constructor({ onDeleted, onTrouble }) {
     this.#onDeleted = onDeleted;
-    this.#older.addEventListener("click", () => this.#loadOlder());
+    this.#onTrouble = onTrouble;
+    this.#older.addEventListener("click", () => this.#orTell(this.#loadOlder()));
   }
 
   async load() {
@@ -49,6 +51,10 @@ export class Conversations {
     this.#draw();
   }
 
+  #orTell(doing) {
+    return doing.catch((error) => this.#onTrouble(error.message));
+  }
+
   async #loadOlder() {
     const page = await api.conversations(this.#cursor);
     this.#items.push(...page.items);
@@ -68,7 +74,7 @@ export class Conversations {
     const words = title || UNTITLED;
     const current = id === this.#current ? "page" : null;
     const link = h("a", { class: "conversation-link", href: `#${id}`, "aria-current": current, title: words }, words);
-    const remove = iconButton("trash", `Delete “${words}”`, () => this.#delete(id, words));
+    const remove = iconButton("trash", `Delete “${words}”`, () => this.#orTell(this.#delete(id, words)));
     return h("li", { class: "conversation" }, link, remove);
   }
 

@@ -25,6 +25,7 @@ const conversations = new Conversations({
   onDeleted: (id) => {
     if (id === chat.current) location.hash = "";
   },
+  onTrouble: showTrouble,
 });
 const chat = new Chat({ scroll: new Scroll(), composer, drawer: new EventsDrawer(), conversations });
 
@@ -72,6 +73,11 @@ byId("skip").addEventListener("click", (event) => {
 byId("theme").addEventListener("click", nextTheme);
 showTheme();
 
+function showTrouble(words) {
+  byId("trouble").textContent = words;
+  byId("trouble").hidden = false;
+}
+
 function openFromAddress() {
   showSidebar(false);
   return chat.open(location.hash.slice(1));
@@ -84,8 +90,7 @@ async function begin() {
   try {
     await conversations.load();
   } catch (error) {
-    byId("trouble").textContent = error.message;
-    byId("trouble").hidden = false;
+    showTrouble(error.message);
   }
   await openFromAddress();
 }

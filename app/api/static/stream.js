@@ -4,7 +4,9 @@ import { api, ApiError } from "./api.js";
 
 const WATCHDOG_MS = 45_000;
 const FIRST_DELAY_MS = 500;
-const LAST_DELAY_MS = 4_000;
+// A restart takes seconds: waiting longer from try to try would only add to it. A full service says by `retry:` or
+// `Retry-After` how long it wants to be left alone, and is.
+const LAST_DELAY_MS = 2_000;
 
 /**
  * Follows a turn. `handlers`: `event(event, id)` for every event in order, each once; `state(name)` with `live`,
@@ -99,12 +101,13 @@ export class TurnStream {
     return undefined;
   }
 
-  #failed() {
+  #failed(leastSeconds = 0) {
     if (this.#closed || this.#timer) return;
     const refused = this.#source?.readyState === EventSource.CLOSED;
     this.#drop();
     this.#handlers.state("reconnecting");
-    const delay = Math.min(LAST_DELAY_MS, FIRST_DELAY_MS * 2 ** this.#failures) * (0.5 + Math.random() / 2);
+    const usual = Math.min(LAST_DELAY_MS, FIRST_DELAY_MS * 2 ** this.#failures) * (0.5 + Math.random() / 2);
+    const delay = Math.max(usual, leastSeconds * 1000);
     this.#failures++;
     this.#timer = setTimeout(() => (refused ? this.#ask() : this.#connect()), delay);
   }
@@ -124,7 +127,7 @@ export class TurnStream {
       if (error instanceof ApiError && (error.status === 404 || error.status === 403)) this.#finish("gone");
       else {
         this.#timer = 0;
-        this.#failed();
+        this.#failed(error instanceof ApiError ? (error.retryAfter ?? 0) : 0);
       }
     }
   }

@@ -55,6 +55,32 @@ def test_a_slow_tool_ticks_while_it_runs_and_escape_stops_it(new_tab: NewTab, de
     expect(tab.page.locator("#stop")).to_be_hidden()
 
 
+def test_a_reload_does_not_set_the_clock_of_a_tool_back(new_tab: NewTab, demo: Service) -> None:
+    """F5 while a tool runs: its time goes on from where it was."""
+    tab = new_tab(demo.url).open()
+    time = tab.ask("Run the slow report of the year").locator(".tool[data-status=running] .tool-time")
+    for _ in range(2):
+        expect(time).to_have_text(re.compile(r"^[2-9]\.\d s$"))
+        before = float(time.inner_text().split()[0])
+        tab.reload()
+        time.wait_for(state="attached")
+        assert float(time.inner_text().split()[0]) >= before
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.locator(".chip[data-reason=cancelled]")).to_have_text("Stopped")
+    assert tab.page.evaluate("sessionStorage.getItem('earlybyte.tools')") == "[]"
+
+
+def test_the_small_print_is_the_same_after_a_reload(new_tab: NewTab, demo: Service) -> None:
+    """What an answer took in tokens reads the same from the stream and from the history."""
+    tab = new_tab(demo.url).open()
+    tab.answered("Show me the transactions of last month")
+    line = tab.page.locator(".small-print")
+    expect(line).to_have_text(re.compile(r"^[\d,]+ tokens in · [\d,]+ out$"))
+    before = line.inner_text()
+    tab.reload()
+    expect(line).to_have_text(before)
+
+
 def test_a_payment_waits_for_approval_over_a_reload_and_then_happens(new_tab: NewTab, demo: Service) -> None:
     """The question with its countdown is still there after F5; Approve pays, and who comes later sees that it was."""
     tab = new_tab(demo.url).open()
@@ -81,6 +107,7 @@ def test_a_denied_payment_does_not_happen(new_tab: NewTab, demo: Service) -> Non
     turn.get_by_role("button", name="Good answer").wait_for()
     expect(turn.locator(".approval")).to_contain_text("Denied")
     expect(turn.locator(".tool-word")).to_have_text("Not allowed")
+    expect(turn.locator(".tool-time")).to_be_empty()
 
 
 def test_a_card_sends_its_action_as_the_next_message(new_tab: NewTab, demo: Service) -> None:

@@ -59,9 +59,9 @@ export class AnswerFoot {
     this.#press();
   }
 
-  usage({ input_tokens: read, output_tokens: written, model }) {
+  usage({ input_tokens: read, output_tokens: written }) {
     const count = (number) => Number(number).toLocaleString("en");
-    this.#print.textContent = `${count(read)} ${read === 1 ? "token" : "tokens"} in · ${count(written)} out${model ? ` · ${model}` : ""}`;
+    this.#print.textContent = `${count(read)} ${read === 1 ? "token" : "tokens"} in · ${count(written)} out`;
   }
 
   unsaved(yes) {

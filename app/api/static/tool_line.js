@@ -1,6 +1,7 @@
 // One tool call: what it does, how it stands, how long it takes; its arguments and result are folded away.
 
 import { h, icon } from "./dom.js";
+import { forgetRunning, runningSince } from "./tool_clock.js";
 
 // Colour, sign and word say the same: none of them alone.
 const STATES = {
@@ -21,15 +22,17 @@ function tick() {
 }
 
 export class ToolLine {
-  #since = performance.now();
+  #id;
+  #since = 0;
   #word = h("span", { class: "tool-word" });
   #time = h("span", { class: "tool-time", "aria-hidden": "true" });
   #message = h("span", { class: "tool-message", hidden: true });
   #bar = null;
   #body = h("div", { class: "tool-body" });
 
-  /** `call` has the fields of `tool_start`, and of `tool_end` too when it is over. */
-  constructor(call) {
+  /** `call` has the fields of `tool_start`, and of `tool_end` too when it is over. `id` names it among all calls. */
+  constructor(call, id) {
+    this.#id = id;
     this.title = call.title || call.name;
     this.sign = h("span", { class: "tool-sign" });
     const title = h("span", { class: "tool-title" }, this.title, this.#message);
@@ -55,8 +58,10 @@ export class ToolLine {
   end({ status, duration_ms: duration, preview, truncated }) {
     this.#show(status);
     this.#stop();
-    // How long one took whose end nobody saw is not known.
-    this.#time.textContent = duration === undefined || status === "unknown" ? "" : elapsed(duration);
+    forgetRunning(this.#id);
+    // How long one took whose end nobody saw is not known, and one that was not allowed never ran.
+    const timed = duration !== undefined && status !== "unknown" && status !== "denied";
+    this.#time.textContent = timed ? elapsed(duration) : "";
     this.#message.hidden = true;
     this.#bar?.remove();
     this.#bar = null;
@@ -69,11 +74,12 @@ export class ToolLine {
   }
 
   showTime() {
-    this.#time.textContent = elapsed(Math.max(100, performance.now() - this.#since));
+    this.#time.textContent = elapsed(Math.max(100, Date.now() - this.#since));
   }
 
   #run() {
     this.#show("running");
+    this.#since = runningSince(this.#id);
     this.showTime();
     running.add(this);
     ticker ||= setInterval(tick, 100);

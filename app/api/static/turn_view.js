@@ -6,6 +6,7 @@ import { h, icon } from "./dom.js";
 import { card, commentary, notice, picture } from "./extras.js";
 import { Reasoning } from "./reasoning.js";
 import { showRendered, TextBlock } from "./text_block.js";
+import { forgetRunning } from "./tool_clock.js";
 import { ToolLine } from "./tool_line.js";
 
 /**
@@ -61,6 +62,7 @@ export class TurnView {
         break;
       case "tool_start":
         this.#endReasoning();
+        forgetRunning(this.#callId(event));
         this.#tool(event);
         break;
       case "tool_progress":
@@ -228,11 +230,16 @@ export class TurnView {
   }
 
   #tool(call) {
-    const line = new ToolLine(call);
+    const line = new ToolLine(call, this.#callId(call));
     this.#tools.get(call.tool_call_id)?.drop();
     this.#tools.set(call.tool_call_id, line);
     this.#put(line.element);
     this.#wait(null);
+  }
+
+  /** A model may number its calls from one in every turn. */
+  #callId({ tool_call_id: id }) {
+    return `${this.messageId} ${id}`;
   }
 
   #extra(piece) {
@@ -256,9 +263,10 @@ export class TurnView {
     else this.#put(approval.element);
   }
 
-  #count({ input_tokens: read, output_tokens: written, model }) {
+  /** The model's name stays out: a stored answer has the sums only, and a reload should show the same. */
+  #count({ input_tokens: read, output_tokens: written }) {
     const { input_tokens: readBefore = 0, output_tokens: writtenBefore = 0 } = this.#tokens ?? {};
-    this.#tokens = { input_tokens: readBefore + read, output_tokens: writtenBefore + written, model };
+    this.#tokens = { input_tokens: readBefore + read, output_tokens: writtenBefore + written };
   }
 
   #end(terminal) {

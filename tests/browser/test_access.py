@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 from typing import Literal
 
 import pytest
@@ -151,6 +152,28 @@ def test_a_phone_has_room_for_everything(new_tab: NewTab, demo: Service) -> None
     tab.page.locator("#sidebar").get_by_role("button", name="New conversation").click()
     expect(tab.page.locator(".sidebar")).to_be_hidden()
     expect(tab.page.locator("#welcome")).to_be_visible()
+
+
+@pytest.mark.parametrize("words", ["Show me the transactions of last month", "Show my open invoices"])
+def test_no_date_or_amount_is_torn_apart_on_a_phone(new_tab: NewTab, demo: Service, words: str) -> None:
+    """At 390 px each date and each amount stands on one line; the table scrolls in its own box, not the page."""
+    tab = new_tab(demo.url, width=390, height=844, touch=True).open()
+    tab.answered(words)
+    cells = tab.page.evaluate(
+        """() => [...document.querySelectorAll('.prose td')].map(cell => {
+            const range = document.createRange();
+            range.selectNodeContents(cell);
+            return [cell.textContent, new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size];
+        })"""
+    )
+    one_piece = re.compile(r"\d{4}-\d\d-\d\d|[-−+]?[€$]?[\d.,]+")
+    whole = [cell for cell in cells if one_piece.fullmatch(cell[0].strip())]
+    assert len(whole) >= 4
+    assert [cell for cell in whole if cell[1] != 1] == []
+    assert tab.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    scroll = tab.page.locator(".table-scroll").first
+    assert scroll.evaluate("box => getComputedStyle(box).overflowX") == "auto"
+    assert scroll.evaluate("box => box.getBoundingClientRect().right") <= 390
 
 
 def test_who_wants_no_motion_gets_none(new_tab: NewTab, demo: Service) -> None:

@@ -226,7 +226,12 @@ function drawTable({ align, rows }, open) {
   return framed(table);
 }
 
-/** A table in a frame that scrolls sideways, by keyboard too. */
+const MONTH = "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?";
+// Digits with signs, units and currencies of up to three letters, and months: a date or an amount, torn apart by no line.
+const WHOLE = new RegExp(`^(?=.{1,28}$)(?=.*\\d)(?:[^\\p{L}]|(?<!\\p{L})(?:${MONTH}|\\p{L}{1,3})(?!\\p{L}))+$`, "iu");
+
+/** A table in a frame that scrolls sideways, by keyboard too. Its dates and amounts are marked, so that they stay whole. */
 export function framed(table) {
+  for (const cell of table.querySelectorAll("td")) if (WHOLE.test(cell.textContent.trim())) cell.classList.add("whole");
   return h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Table" }, table);
 }

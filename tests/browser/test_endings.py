@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from app.events.types import FinishReason
 from tests.browser.breakable_line import BreakableLine
 from tests.browser.tabs import NewTab
 from tests.service import Service
@@ -16,6 +19,7 @@ from tests.upstream import (
     Finish,
     Hang,
     Pause,
+    Raw,
     Request,
     Reset,
     Script,
@@ -153,6 +157,64 @@ def test_an_answer_that_breaks_off_is_marked_interrupted(new_tab: NewTab, servic
         expect(turn.locator(".prose")).to_have_text("Half an answ")
         expect(turn.locator(".chip")).to_have_text("Interrupted")
         tab.reload()
+
+
+def test_an_answer_that_breaks_off_says_why_and_offers_a_way_on(new_tab: NewTab, service: Service, model: Model) -> None:
+    """A sentence tells what happened; Go on asks for the rest, and is gone from an answer that others follow."""
+    model.will([Text("Half an answ"), Cut()], say("The other half."))
+    tab = new_tab(service.url).open()
+    turn = tab.answered("break")
+    go_on = tab.page.get_by_role("button", name="Go on")
+    for _ in range(2):
+        expect(turn.locator(".unfinished p")).to_have_text(re.compile(r"^The model broke off .*\.$"))
+        expect(go_on).to_be_visible()
+        tab.reload()
+    go_on.click()
+    expect(tab.page.locator(".prose").last).to_have_text("The other half.")
+    tab.page.locator(".turn").last.get_by_role("button", name="Good answer").wait_for()
+    for _ in range(2):
+        expect(tab.page.locator(".asked-text")).to_have_text(["break", "Please go on."])
+        expect(turn.locator(".unfinished p")).to_be_visible()
+        expect(go_on).to_have_count(0)
+        tab.reload()
+
+
+def test_every_way_to_break_off_has_a_sentence(new_tab: NewTab, service: Service) -> None:
+    """No reason for which an answer can be partial is left to a mark alone."""
+    reasons = set(get_args(FinishReason)) - {"stop", "refused", "cancelled"}
+    explain = """async reasons => {
+        const { endingOf } = await import('/static/endings.js');
+        return reasons.map(reason => endingOf('partial', reason)).map(({ name, words, why }) => [name, words, why]);
+    }"""
+    endings = new_tab(service.url).open().page.evaluate(explain, sorted(reasons))
+    assert [name for name, _, _ in endings] == sorted(reasons)
+    for part in (1, 2):
+        assert len({ending[part] for ending in endings} - {""}) == len(reasons)
+
+
+def test_only_the_last_apology_offers_to_try_again(new_tab: NewTab, service: Service, model: Model) -> None:
+    """An apology in the middle of the conversation keeps its words and loses its button."""
+    model.will([Status(503)])
+    tab = new_tab(service.url).open()
+    retry = tab.page.get_by_role("button", name="Try again")
+    tab.ask("first")
+    expect(retry).to_have_count(1)
+    tab.ask("second").locator(".apology").wait_for()
+    expect(tab.page.locator(".apology")).to_have_count(2)
+    expect(retry).to_have_count(1)
+    model.will(say("Better now."))
+    tab.answered("third")
+    expect(retry).to_have_count(0)
+
+
+def test_one_token_is_one_token(new_tab: NewTab, service: Service, model: Model) -> None:
+    """The small print counts in whole English."""
+    choice = '{"index":0,"delta":{"content":"Yes."},"finish_reason":"stop"}'
+    usage = '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}'
+    chunk = f'data: {{"model":"scripted","choices":[{choice}],"usage":{usage}}}\n\ndata: [DONE]\n\n'
+    model.will([Raw(chunk.encode())])
+    turn = new_tab(service.url).open().answered("so few")
+    expect(turn.locator(".small-print")).to_have_text("1 token in · 2 out")
 
 
 def test_an_answer_over_the_limit_is_marked_cut_short(new_tab: NewTab, service: Service, model: Model) -> None:

@@ -1,6 +1,7 @@
 // What a screen reader hears: the answer in whole pieces as it comes, and what happens around it.
 
 import { byId, h } from "./dom.js";
+import { endingOf } from "./endings.js";
 
 const PIECE = 240;
 
@@ -46,7 +47,8 @@ export class Announcer {
         break;
       case "completion":
         this.#sayRest();
-        if (event.status !== "complete") say(event.status === "cancelled" ? "Stopped." : "The answer was interrupted.");
+        if (event.status === "cancelled") say("Stopped.");
+        else if (event.status !== "complete") say(`The answer is not whole. ${endingOf(event.status, event.finish_reason)?.why ?? ""}`.trim());
         break;
       case "error":
         say(event.message);

@@ -2,18 +2,6 @@
 
 import { h, icon, iconButton } from "./dom.js";
 
-const ENDINGS = {
-  cancelled: ["Stopped", "stop", "plain"],
-  refused: ["Declined", "ban", "plain"],
-  length: ["Cut short", "alert", "warn"],
-  content_filter: ["Cut short by the content filter", "alert", "warn"],
-  tool_limit: ["Stopped after too many steps", "alert", "warn"],
-  deadline: ["Interrupted: out of time", "clock", "warn"],
-  upstream_error: ["Interrupted", "alert", "warn"],
-  shutdown: ["Interrupted: the service was stopped", "alert", "warn"],
-  recovered: ["Interrupted by a restart", "alert", "warn"],
-};
-
 export class AnswerFoot {
   #chips = h("span", { class: "chips" });
   #buttons = h("span", { class: "chips" });
@@ -26,11 +14,9 @@ export class AnswerFoot {
     this.element = h("footer", { class: "answer-foot" }, this.#buttons, this.#chips, this.#print);
   }
 
-  /** `status` and `reason` as in `completion`; a stored message may have no reason. */
-  ending(status, reason) {
-    if (reason === "stop" || (status === "complete" && reason !== "refused")) return;
-    const [words, sign, tone] = ENDINGS[reason] ?? ENDINGS[status] ?? ENDINGS.upstream_error;
-    this.#chips.prepend(h("span", { class: "chip", "data-tone": tone, "data-reason": reason ?? status }, icon(sign), words));
+  /** Marks how the answer ended; see `endingOf`. */
+  ending({ words, sign, tone, name }) {
+    this.#chips.prepend(h("span", { class: "chip", "data-tone": tone, "data-reason": name }, icon(sign), words));
   }
 
   copyable(text) {

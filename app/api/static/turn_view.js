@@ -3,6 +3,7 @@
 import { AnswerFoot } from "./answer_foot.js";
 import { Approval } from "./approval.js";
 import { h, icon } from "./dom.js";
+import { endingOf } from "./endings.js";
 import { card, commentary, notice, picture } from "./extras.js";
 import { Reasoning } from "./reasoning.js";
 import { showRendered, TextBlock } from "./text_block.js";
@@ -282,7 +283,9 @@ export class TurnView {
     if (terminal.replaced && terminal.text !== undefined && terminal.text !== this.#texts().join("")) this.#replace(terminal.text);
     const tokens = { ...this.#tokens, ...terminal.usage };
     if (tokens.input_tokens !== undefined) this.#foot.usage(tokens);
-    this.#foot.ending(terminal.status, terminal.finish_reason);
+    const ending = endingOf(terminal.status, terminal.finish_reason);
+    if (ending) this.#foot.ending(ending);
+    if (ending && terminal.status === "partial") this.#explain(ending);
     this.#foot.copyable(this.text);
   }
 
@@ -306,8 +309,16 @@ export class TurnView {
     else this.#end({ type: "completion", status, finish_reason: reason });
   }
 
+  /** Why the answer breaks off, and a way on. It shows on the last answer only, as every `way-on` does. */
+  #explain({ why }) {
+    const on = { click: () => this.#does.send("Please go on.") };
+    const button = h("button", { type: "button", class: "button way-on", on }, icon("chevron"), "Go on");
+    this.#flow.append(h("div", { class: "unfinished" }, h("p", {}, why), button));
+  }
+
   #apologise(words, retryable) {
-    const retry = h("button", { type: "button", class: "button", on: { click: () => this.#does.retry() } }, icon("retry"), "Try again");
+    const on = { click: () => this.#does.retry() };
+    const retry = h("button", { type: "button", class: "button way-on", on }, icon("retry"), "Try again");
     // An apology has its words as text too when it is stored; they are shown once.
     for (const block of this.#blocks.values()) block.element.remove();
     this.#blocks.clear();

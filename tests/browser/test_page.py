@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_first_visitor_sees_what_may_be_asked_and_asks_it_with_one_click(new_tab: NewTab, demo: Service) -> None:
-    """The four suggestions are there, and a click on one sends its words and names the conversation after them."""
+    """The five suggestions are there, and a click on one sends its words and names the conversation after them."""
     tab = new_tab(demo.url).open()
-    expect(tab.page.locator(".suggestion")).to_have_count(4)
+    expect(tab.page.locator(".suggestion")).to_have_count(5)
     tab.page.locator(".suggestion", has_text="What is a VAT number?").click()
     turn = tab.page.locator(".turn")
     turn.get_by_role("button", name="Good answer").wait_for()
@@ -24,6 +24,15 @@ def test_a_first_visitor_sees_what_may_be_asked_and_asks_it_with_one_click(new_t
     expect(tab.page.locator(".asked-text")).to_have_text("What is a VAT number?")
     expect(tab.page.locator("#title")).to_have_text("What is a VAT number?")
     expect(tab.page.locator("[aria-current=page]")).to_have_text("What is a VAT number?")
+
+
+def test_a_newcomer_finds_out_what_can_be_asked(new_tab: NewTab, demo: Service) -> None:
+    """One suggestion asks for help, and the answer lists what the assistant understands."""
+    tab = new_tab(demo.url).open()
+    tab.page.get_by_role("button", name="What can you do?").click()
+    tab.page.get_by_role("button", name="Good answer").wait_for()
+    expect(tab.page.locator(".asked-text")).to_have_text("help")
+    expect(tab.page.locator(".prose").last).to_contain_text("fail in the middle")
 
 
 def test_an_answer_shows_its_tool_with_word_time_and_result(new_tab: NewTab, demo: Service) -> None:
@@ -89,6 +98,7 @@ def test_a_payment_waits_for_approval_over_a_reload_and_then_happens(new_tab: Ne
     question = tab.page.locator(".approval[data-open]")
     question.wait_for()
     expect(question.locator(".approval-left")).to_have_text(re.compile(r"^\d+:\d\d left$"))
+    expect(question.locator("dt")).to_have_text(["Payee", "Amount"])
     question.get_by_role("button", name="Approve").click()
     turn = tab.page.locator(".turn").last
     turn.get_by_role("button", name="Good answer").wait_for()

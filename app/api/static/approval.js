@@ -49,7 +49,7 @@ export class Approval {
     const { title, name, prompt, arguments: given } = this.#question;
     this.element.dataset.open = "";
     const pairs = Object.entries(given ?? {}).map(([key, value]) => [
-      h("dt", {}, key.replaceAll("_", " ")),
+      h("dt", {}, labelOf(key)),
       h("dd", {}, typeof value === "string" ? value : JSON.stringify(value)),
     ]);
     const button = (decision, label, kind, sign) =>
@@ -86,6 +86,12 @@ export class Approval {
     const clock = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
     this.#left.textContent = seconds ? `${clock} left` : "Expiring…";
   }
+}
+
+/** An argument's name as a person would write it: "due_date" is "Due date". */
+function labelOf(name) {
+  const words = name.replaceAll("_", " ").trim() || name;
+  return words[0].toUpperCase() + words.slice(1);
 }
 
 function whoIs(by) {

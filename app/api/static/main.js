@@ -15,6 +15,7 @@ const SUGGESTIONS = [
   ["An invoice", "Create an invoice for Northwind Traders over 1200 euros"],
   ["A bill to pay", "Pay the electricity bill of 84.50 euros"],
   ["A question", "What is a VAT number?"],
+  ["What can you do?", "help"],
 ];
 
 for (const button of document.querySelectorAll("[data-icon]")) button.prepend(icon(button.dataset.icon));

@@ -131,7 +131,7 @@ class TurnLog:
         self.ended_at = monotonic()
         self.wake()
 
-    def revision(self) -> bytes:
+    def snapshot_frame(self) -> bytes:
         """A snapshot of now, as a frame."""
         return frame(self.snapshot(), self.last_id)
 

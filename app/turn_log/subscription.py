@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.events.codec import encode
-from app.events.envelope import event_id, frame
+from app.events.envelope import frame
 from app.events.types import Queued
 from app.turn_log.cursor import seq_of
 from app.turn_log.log import TurnLog
@@ -95,6 +95,5 @@ class Subscription:
         return []
 
     def _snapshot(self) -> bytes:
-        log = self._log
         self.snapshots += 1
-        return frame(log.snapshot(), event_id(log.turn_id, log.epoch, log.last_seq))
+        return self._log.snapshot_frame()

@@ -116,7 +116,7 @@ class Recorder:
         if isinstance(ending, Completion) and ending.replaced:
             self.content.replace_text(ending.text or "")
             # A text that its completion has no room for comes before it, as a snapshot without an ending.
-            revision = self.log.revision() if isinstance(shown, Completion) and shown.text is None else None
+            revision = self.log.snapshot_frame() if isinstance(shown, Completion) and shown.text is None else None
         self.content.apply(ending)
         self.content.terminal = to_fields(shown)
         self.log.append(numbered_frame(self._id_prefix, ending.seq, encode(shown)))
